@@ -1,0 +1,42 @@
+"""Makes completions that are cut off at `max_completion_length` visible and harmless in TRL.
+
+The names below are imported on first access, so that importing this package loads neither torch
+nor transformers.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from truncation_guard.advantages import guard_advantages
+    from truncation_guard.callback import TruncationGuardCallback
+    from truncation_guard.rollouts import detect_truncated
+
+__version__ = version("truncation-guard")
+
+__all__ = [
+    "TruncationGuardCallback",
+    "__version__",
+    "detect_truncated",
+    "guard_advantages",
+]
+
+_MODULES = {
+    "TruncationGuardCallback": "truncation_guard.callback",
+    "detect_truncated": "truncation_guard.rollouts",
+    "guard_advantages": "truncation_guard.advantages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    value.__module__ = __name__
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,245 @@
+"""`TruncationGuardCallback`: the trainer's events, translated for the pieces that do the work.
+
+The one idea: everything that may be refused is refused at construction or before the first rollout
+of a training; from then on every entry is contained, whatever happens here.
+"""
+
+import logging
+from dataclasses import asdict
+from typing import Any, cast
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from truncation_guard import messages, trainer_hooks
+from truncation_guard.advantages import Mode
+from truncation_guard.containment import ContainedRollouts
+from truncation_guard.counts import BatchCounts
+from truncation_guard.guarding import BatchGuard
+from truncation_guard.metrics import batch_metrics
+from truncation_guard.options import GuardOptions
+from truncation_guard.reporting import Reporter
+
+logger = logging.getLogger("truncation_guard")
+
+
+class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.RolloutListener):
+    """Makes completions that were cut off at `max_completion_length` visible and harmless.
+
+    Add it to a `GRPOTrainer` or `RLOOTrainer` of TRL: `callbacks=[TruncationGuardCallback()]`.
+    From the first generation batch on it writes WARN lines through the logger `truncation_guard`,
+    on the main process; metrics (`truncation_guard/...`) through the trainer's own log; and one
+    line for each generation batch to `<output_dir>/truncation_guard.jsonl`.
+
+    Args:
+        mode: what happens to the truncated completions of training. `"downweight"` multiplies
+            their advantages by `truncated_weight` after the group's baseline is taken;
+            `"exclude"` takes them out of baseline and loss, as if they had never been sampled;
+            `"penalize"` lets none of their rewards be above `truncated_reward`; `"observe"`
+            changes nothing. In every mode evaluation is only measured.
+        truncated_weight: in [0, 1].
+        truncated_reward: in units of reward.
+        warn_above: share of truncated completions above which a WARN line is written; None: no
+            WARN lines.
+        window: completions that the share is taken over, at least 64.
+        cooldown: optimizer steps between two WARN lines of one code, unless it got worse by 10
+            points; twice as many after each repetition.
+        coverage: share of completions that the advised limit is to hold, in (0, 1].
+        histogram_every: optimizer steps between two length histograms in the log (INFO); None:
+            only the one at the end of training.
+        record: whether to write `<output_dir>/truncation_guard.jsonl`.
+
+    Raises:
+        ValueError: for an argument outside of its range; on a trainer that has a guard already.
+        TypeError: on a trainer that is neither a `GRPOTrainer` nor an `RLOOTrainer`.
+        RuntimeError: at the start of training, if the trainer is not found or a process has no
+            guard.
+    """
+
+    restored_state: Any = None
+    """What the checkpoint held, where transformers rebuilt this object from it
+    (`restore_callback_states_from_checkpoint=True`)."""
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "downweight",
+        truncated_weight: float = 0.0,
+        truncated_reward: float = 0.0,
+        warn_above: float | None = 0.05,
+        window: int = 512,
+        cooldown: int = 10,
+        coverage: float = 0.95,
+        histogram_every: int | None = None,
+        record: bool = True,
+    ) -> None:
+        self._options = GuardOptions(
+            mode=mode,
+            truncated_weight=truncated_weight,
+            truncated_reward=truncated_reward,
+            warn_above=warn_above,
+            window=window,
+            cooldown=cooldown,
+            coverage=coverage,
+            histogram_every=histogram_every,
+            record=record,
+        )
+        self._reporter: Reporter | None = None
+        self._rollouts: ContainedRollouts | None = None
+
+    @property
+    def advised_limit(self) -> int | None:
+        """The `max_completion_length` in tokens that the newest WARN line advised to try."""
+        return None if self._reporter is None else self._reporter.advised_limit
+
+    def attach(self, trainer: Any) -> None:
+        """Watch this trainer, where it did not get the guard at construction.
+
+        Adds the guard to the trainer's callbacks unless it is among them.
+
+        Args:
+            trainer: a `GRPOTrainer` or `RLOOTrainer`.
+
+        Raises:
+            TypeError: for any other trainer.
+            ValueError: if the trainer has another guard.
+        """
+        trainer_hooks.check_trainer(trainer)
+        callbacks = trainer.callback_handler.callbacks
+        if any(isinstance(c, TruncationGuardCallback) and c is not self for c in callbacks):
+            raise ValueError(
+                "This trainer has a TruncationGuardCallback already, and two would change its "
+                "advantages twice. Remove one of them."
+            )
+        if not any(callback is self for callback in callbacks):
+            trainer.add_callback(self)
+        trainer_hooks.install(trainer)
+        if self.restored_state is None:
+            trainer_hooks.remember_options(trainer, self._options)
+
+    def rollout_stages(self, trainer: Any) -> ContainedRollouts:
+        """What the wrapped methods of the trainer talk to."""
+        if self._rollouts is None:  # an evaluation without a training before it
+            return self._prepare(trainer, resumed_from_step=None)
+        return self._rollouts
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Wrap the rollout methods of the trainer that was given this callback."""
+        self._rollouts = None
+        self.attach(self._find_trainer())
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Refuse what must be refused, and go on where the checkpoint left off."""
+        trainer = self._find_trainer()
+        self.attach(trainer)
+        if self.restored_state is not None:  # the settings of this script win
+            self._options = trainer_hooks.remembered_options(trainer) or self._options
+        name = type(self).__name__
+        resumed_from_step = state.global_step or None
+        saved_states: dict[str, Any] = cast(Any, state.stateful_callbacks)
+        self._prepare(trainer, resumed_from_step).meet(trainer)
+        if resumed_from_step is not None:
+            self._restore(saved_states.get(name))
+        # Transformers (4.57 and 5.24) looks the name up when it saves, and raises a KeyError where
+        # the checkpoint that it resumed from has none.
+        saved_states[name] = self.state()
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Judge the evaluation that has ended."""
+        if self._rollouts is not None and self._reporter is not None:
+            self._rollouts.event(self._reporter.end_evaluation)
+
+    def on_predict(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Judge the prediction that has ended like an evaluation."""
+        self.on_evaluate(args, state, control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Sum up the training."""
+        if self._rollouts is not None and self._reporter is not None:
+            self._rollouts.event(self._reporter.end_training, state.global_step)
+
+    def state(self) -> dict[str, Any]:
+        """Settings, window and cool-downs as JSON values, for transformers' checkpoint."""
+        # Called at the start of `train`, before transformers may replace this object by one with
+        # the checkpoint's settings.
+        trainer = trainer_hooks.find_trainer(self)
+        if trainer is not None:
+            trainer_hooks.remember_options(trainer, self._options)
+        saved = None
+        if self._rollouts is not None and self._reporter is not None:
+            saved = self._rollouts.event(self._reporter.monitor.state)
+        return {"args": asdict(self._options), "attributes": {"restored_state": saved}}
+
+    def _find_trainer(self) -> Any:
+        trainer = trainer_hooks.find_trainer(self)
+        if trainer is None:
+            raise RuntimeError(
+                "TruncationGuardCallback found no trainer among its callers that has it in its "
+                "callbacks. Call `guard.attach(trainer)` before `trainer.train()`."
+            )
+        return trainer
+
+    def _prepare(self, trainer: Any, resumed_from_step: int | None) -> ContainedRollouts:
+        options = self._options
+        overridden = trainer_hooks.overridden_methods(trainer)
+        mode: Mode = "observe" if overridden else options.mode
+        reporter = Reporter(
+            options,
+            mode,
+            is_main_process=trainer.is_world_process_zero(),
+            output_dir=trainer.args.output_dir,
+        )
+
+        def on_counts(trainer: Any, counts: BatchCounts) -> None:
+            trainer_hooks.log_metrics(trainer, batch_metrics(counts), training=counts.training)
+            reporter.batch(counts)
+
+        guard = BatchGuard(
+            mode=mode,
+            truncated_weight=options.truncated_weight,
+            truncated_reward=options.truncated_reward,
+            in_order=not overridden,
+            on_counts=on_counts,
+        )
+        self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
+        reporter.start(trainer_hooks.get_limit(trainer), resumed_from_step)
+        if mode != options.mode:
+            reporter.warn(
+                "measured-only",
+                trainer.state.global_step,
+                f"{type(trainer).__name__} has its own {' and '.join(overridden)}, which may "
+                f"reorder or replace rows: truncation is measured, mode={options.mode!r} is not "
+                "applied",
+                "use truncation_guard.guard_advantages in it, or mode='observe' to silence this",
+            )
+        return self._rollouts
+
+    def _restore(self, entry: Any) -> None:
+        """Take window and cool-downs from the checkpoint: from this object or from `entry`."""
+        saved, self.restored_state = self.restored_state, None
+        try:
+            if saved is None and entry is not None:
+                saved = entry["attributes"]["restored_state"]
+            if saved is not None and self._reporter is not None:
+                self._reporter.monitor.load_state(saved)
+        except Exception:
+            logger.warning(
+                "%s the guard's state in the checkpoint is damaged and is ignored: the window and "
+                "the cool-downs of the WARN lines start afresh",
+                messages.PREFIX,
+            )

@@ -1,0 +1,140 @@
+"""The one way from the trainer's rollouts into the guard, with every fault contained.
+
+The one idea: what can fail on one process alone comes before the one collective, and the
+collective is here, outside of everything that may fail. A process whose guard failed still takes
+part, with its flag set. The flag keeps the modes off that batch on every process, and the guard is
+switched off everywhere at its end.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from truncation_guard import handshake, trainer_hooks
+from truncation_guard.guarding import BatchGuard
+from truncation_guard.messages import PREFIX
+from truncation_guard.rollouts import Column, failed_rows
+
+logger = logging.getLogger("truncation_guard")
+
+
+class ContainedRollouts:
+    """Passes each stage of a generation batch on to a `BatchGuard`, and never raises.
+
+    Args:
+        guard: does the work; each of its methods may raise.
+    """
+
+    def __init__(self, guard: BatchGuard) -> None:
+        self._guard = guard
+        self._off = False
+        self._failed = False
+        self._met = False
+        self._begun = False
+        self._gathered: Tensor | None = None
+
+    def meet(self, trainer: Any) -> None:
+        """Make sure that every process has a guard.
+
+        Raises:
+            RuntimeError: if one has none.
+        """
+        store = trainer_hooks.distributed_store()
+        processes = trainer.accelerator.num_processes
+        if store is not None and processes > 1:
+            handshake.meet(store, processes, trainer.accelerator.process_index)
+        self._met = True
+
+    def begin(self, trainer: Any) -> None:
+        """A generation batch is about to be made."""
+        self._gathered = None
+        if not self._off and not self._met:  # an evaluation without a training before it
+            try:
+                self.meet(trainer)
+            except Exception as error:
+                self._off = True
+                logger.error("%s ERROR %s The guard is switched off.", PREFIX, error)
+        self._begun = not self._off
+        if self._begun:
+            self._contain(self._guard.begin, trainer)
+
+    def generated(self, trainer: Any, prompts: Sequence[Any], generated: tuple[Any, ...]) -> None:
+        """TRL's `_generate` has returned `generated` for `prompts`: the one collective."""
+        # Outside of a batch somebody else generates. The second call of one batch comes from a
+        # wrapper around the wrapper.
+        if not self._begun:
+            return
+        self._begun = False
+        rows = self._contain(
+            self._guard.describe, trainer, generated, like=failed_rows(len(prompts))
+        )
+        if rows is None:
+            rows = failed_rows(len(prompts))
+        device = trainer.accelerator.device
+        self._gathered = trainer.accelerator.gather(rows.to(device, non_blocking=True))
+        self._contain(self._guard.take, self._gathered)
+
+    def rewarded(self, trainer: Any, rewards: Tensor) -> Tensor:
+        """The rewards of all processes that TRL goes on with."""
+        if self._gathered is None:
+            return rewards
+        guarded = self._contain(self._guard.guard_rewards, trainer, rewards, like=rewards)
+        return rewards if guarded is None else guarded
+
+    def scored(self, trainer: Any, output: dict[str, Any]) -> dict[str, Any]:
+        """The batch that TRL goes on with."""
+        if self._begun:
+            self._begun, self._off = False, True
+            logger.error(
+                "%s ERROR %s does not call TRL's `_generate`, so its completions cannot be "
+                "measured. The guard is switched off.",
+                PREFIX,
+                type(trainer).__name__,
+            )
+        gathered, self._gathered = self._gathered, None
+        if gathered is None:
+            return output
+        changes = self._contain(self._guard.changes, trainer, output)
+        another_failed = self._contain(self._guard.report, trainer)
+        if self._failed or another_failed:
+            self._off |= bool(gathered[:, Column.FAILED].any())
+        if another_failed and trainer.accelerator.is_main_process:
+            logger.error(
+                "%s ERROR the guard of another process failed (its log has the traceback), so it "
+                "is switched off on all of them. Training goes on as it would without it.",
+                PREFIX,
+            )
+        return {**output, **(changes or {})}
+
+    def event(self, handle: Callable[..., Any], *args: Any) -> Any:
+        """Let `handle` deal with an event of the trainer; None where it cannot."""
+        return self._contain(handle, *args)
+
+    def _contain(self, work: Callable[..., Any], *args: Any, like: Tensor | None = None) -> Any:
+        """The result of `work`; None once the guard of this process has failed."""
+        if self._failed:
+            return None
+        try:
+            result = work(*args)
+            if like is not None and not _is_like(result, like):
+                raise RuntimeError(f"{work.__qualname__} returned {result!r}")
+        except Exception:
+            self._failed = True
+            logger.exception(
+                "%s ERROR the guard failed and is switched off. Training goes on as it would "
+                "without it. This is a bug of truncation-guard: please report it.",
+                PREFIX,
+            )
+            return None
+        return result
+
+
+def _is_like(result: Any, like: Tensor) -> bool:
+    return (
+        isinstance(result, torch.Tensor)
+        and result.shape == like.shape
+        and result.dtype == like.dtype
+    )

@@ -1,0 +1,131 @@
+"""The counts of generation batches: what all the other pieces pass around.
+
+The one idea: plain numbers of the host, over all processes, that add up: batches to an evaluation,
+or to a whole training.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCounts:
+    """Groups of one generation batch, by what truncation left of them."""
+
+    groups: int
+    truncated: int
+    """Groups with at least one truncated completion."""
+    all_truncated: int
+    one_survivor: int
+    """Groups with exactly one completion that was not truncated."""
+    worst: int
+    """Truncated completions of the most affected group."""
+    size: int
+    """Completions per group."""
+    without_signal: int | None
+    """Groups whose advantages are all 0 after the mode was applied; None where not measured."""
+    truncated_without_signal: int | None
+    """Those of them with a truncated completion."""
+    survivor_advantage_sum: float | None
+    """Over the groups with truncation, the mean of the sum of the survivors' advantages."""
+
+    def __add__(self, other: "GroupCounts") -> "GroupCounts":
+        """The groups of both; means are not kept."""
+        return GroupCounts(
+            groups=self.groups + other.groups,
+            truncated=self.truncated + other.truncated,
+            all_truncated=self.all_truncated + other.all_truncated,
+            one_survivor=self.one_survivor + other.one_survivor,
+            worst=max(self.worst, other.worst),
+            size=other.size,
+            without_signal=_sum_known(self.without_signal, other.without_signal),
+            truncated_without_signal=_sum_known(
+                self.truncated_without_signal, other.truncated_without_signal
+            ),
+            survivor_advantage_sum=None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """One generation batch over all processes, or the batches of one evaluation added up."""
+
+    step: int
+    """Finished optimizer steps."""
+    training: bool
+    limit: int | None
+    context_window: int | None
+    ended: Mapping[int, int]
+    """Length in tokens -> completions that terminated or stopped at it."""
+    cut: Mapping[int, int]
+    """Length in tokens -> truncated completions."""
+    causes: Mapping[str, int]
+    """`limit`, `context`, `tool` -> completions truncated by it."""
+    tool_iterations: int
+    """Completions truncated because the rounds of tool calls ran out; part of `tool`."""
+    stopped: int
+    """Completions that ended below every limit without a stop token."""
+    stopped_unasked: int
+    """Those of them for which no reason is known, not even one of `end_of_turn`."""
+    end_of_turn: Mapping[str, int]
+    """Token that looks like an end of turn and stops nothing -> completions that hold it."""
+    stop_tokens: tuple[int, ...]
+    """The tokens that generation stops at."""
+    groups: GroupCounts
+    reward: float | None
+    """Mean reward of all completions, as the reward functions gave it."""
+    reward_terminated: float | None
+    reward_truncated: float | None
+
+    def __add__(self, later: "BatchCounts") -> "BatchCounts":
+        """The completions of both, under the later one's limits; means are not kept."""
+        return replace(
+            later,
+            ended=_sum(self.ended, later.ended),
+            cut=_sum(self.cut, later.cut),
+            causes=_sum(self.causes, later.causes),
+            tool_iterations=self.tool_iterations + later.tool_iterations,
+            stopped=self.stopped + later.stopped,
+            stopped_unasked=self.stopped_unasked + later.stopped_unasked,
+            end_of_turn=_sum(self.end_of_turn, later.end_of_turn),
+            groups=self.groups + later.groups,
+            reward=None,
+            reward_terminated=None,
+            reward_truncated=None,
+        )
+
+    @property
+    def completions(self) -> int:
+        """All completions."""
+        return sum(self.ended.values()) + self.truncated
+
+    @property
+    def truncated(self) -> int:
+        """Completions that a limit cut."""
+        return sum(self.cut.values())
+
+    @property
+    def share(self) -> float:
+        """Share of truncated completions."""
+        return self.truncated / self.completions
+
+    @property
+    def above_limit(self) -> int:
+        """Completions longer than the limit."""
+        if self.limit is None:
+            return 0
+        return sum(
+            count
+            for lengths in (self.ended, self.cut)
+            for length, count in lengths.items()
+            if length > self.limit
+        )
+
+
+def _sum(left: Mapping[Any, int], right: Mapping[Any, int]) -> dict[Any, int]:
+    return {key: left.get(key, 0) + right.get(key, 0) for key in [*left, *right]}
+
+
+def _sum_known(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else left + right

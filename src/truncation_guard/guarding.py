@@ -1,0 +1,300 @@
+"""One generation batch, from the rollouts to the guarded batch.
+
+The one idea: the stages of a batch come in the order of the methods of `BatchGuard`. From `take`
+on every process holds the same numbers on its device, so whatever a mode changes it changes alike
+everywhere, without asking the others again; the host sees the numbers once, at the end.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from truncation_guard import trainer_hooks
+from truncation_guard.advantages import Mode, advantage_weights, guard_rewards
+from truncation_guard.counts import BatchCounts, GroupCounts
+from truncation_guard.rollouts import (
+    Cause,
+    Column,
+    GenerationRules,
+    GroupFigure,
+    Outcome,
+    Rollouts,
+    describe_completions,
+)
+
+_CAUSE_NAMES = {
+    "limit": (Cause.LIMIT,),
+    "context": (Cause.CONTEXT,),
+    "tool": (Cause.TOOL, Cause.TOOL_ITERATIONS),
+}
+
+_Integers = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is known of the batch that is being made."""
+
+    training: bool
+    num_generations: int
+    rules: GenerationRules
+    rows_here: Tensor
+    """The rows of this process, on the CPU."""
+    rollouts: Rollouts
+    """The rows of all processes, on the device."""
+    reward_sums: Tensor | None = None
+    """Sum and number of the rewards of all, terminated and truncated completions, (6,) float32."""
+    weights: Tensor | None = None
+    """Factor of each advantage, (rows of all processes,); None where the mode does nothing."""
+
+
+class BatchGuard:
+    """Measures each batch and applies the mode to those of training.
+
+    Args:
+        mode: what happens to truncated completions.
+        truncated_weight: for `downweight`.
+        truncated_reward: for `penalize`.
+        in_order: whether the rows of TRL's batch are in the order of the rollouts.
+        on_counts: called on every process with the counts of each batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        truncated_weight: float,
+        truncated_reward: float,
+        in_order: bool,
+        on_counts: Callable[[Any, BatchCounts], None],
+    ) -> None:
+        self._mode: Mode = mode
+        self._truncated_weight = truncated_weight
+        self._truncated_reward = truncated_reward
+        self._in_order = in_order
+        self._on_counts = on_counts
+        self._training = False
+        self._batch: _Batch | None = None
+
+    def begin(self, trainer: Any) -> None:
+        """A generation batch is about to be made."""
+        # TRL decides at this moment too; generation itself may flip the model's flag.
+        self._training = bool(trainer.model.training)
+
+    def describe(self, trainer: Any, generated: tuple[Any, ...]) -> Tensor:
+        """The rows of this process, (rows, columns) int64 on the CPU.
+
+        Args:
+            trainer: whose rollouts they are.
+            generated: what TRL's `_generate` returned. Its first items are prompt ids, completion
+                ids, tool mask and completions in GRPO; RLOO has no mask.
+        """
+        prompt_ids, completion_ids, *more = generated
+        tool_masks, completions = more[:2] if len(more) > 1 else (None, more[0])
+        rules = trainer_hooks.generation_rules(trainer)
+        num_generations = trainer_hooks.get_num_generations(trainer, training=self._training)
+        rows = describe_completions(
+            rules,
+            [len(ids) for ids in prompt_ids],
+            completion_ids,
+            tool_masks,
+            completions,
+            trainer_hooks.masked_by_trainer(trainer, completion_ids),
+        )
+        self._batch = _Batch(
+            self._training, num_generations, rules, rows, Rollouts(rows, num_generations)
+        )
+        return rows
+
+    def take(self, gathered: Tensor) -> None:
+        """Take in the rows of all processes, (rows of all, columns) int64 on the device."""
+        batch = self._current()
+        batch.rollouts = Rollouts(gathered, batch.num_generations)
+
+    def guard_rewards(self, trainer: Any, rewards: Tensor) -> Tensor:
+        """The mode's change to the rewards of all processes, (rows of all, reward functions).
+
+        What it will do to the advantages is worked out here as well: a fault leaves the whole
+        batch as it was.
+        """
+        batch = self._current()
+        if batch.reward_sums is not None:  # a wrapper around the wrapper calls twice
+            return rewards
+        reward_sums = _reward_sums(trainer, batch.rollouts, rewards)
+        guarded = rewards
+        if batch.training and self._mode != "observe":
+            truncated = batch.rollouts.truncated & ~batch.rollouts.any_failed
+            guarded = guard_rewards(
+                rewards, truncated, mode=self._mode, truncated_reward=self._truncated_reward
+            )
+            batch.weights = advantage_weights(
+                truncated,
+                mode=self._mode,
+                truncated_weight=self._truncated_weight,
+                loss_divides_by_rows=trainer_hooks.loss_divides_by_rows(trainer),
+            )
+        batch.reward_sums = reward_sums
+        return guarded
+
+    def changes(self, trainer: Any, output: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The mode's changes to this process's batch: advantages, loss mask, denominator.
+
+        Args:
+            trainer: whose batch it is.
+            output: what TRL's `_generate_and_score_completions` returned.
+
+        Returns:
+            The items to replace, each like the one it replaces; `tool_mask` may be new.
+        """
+        batch = self._current()
+        if batch.weights is None:
+            return {}
+        rows = len(batch.rows_here)
+        here = slice(
+            trainer.accelerator.process_index * rows,
+            (trainer.accelerator.process_index + 1) * rows,
+        )
+        changes = {"advantages": output["advantages"] * batch.weights[here]}
+        if self._mode == "exclude":
+            changes |= _exclude_from_loss(batch, output, here)
+        return changes
+
+    def report(self, trainer: Any) -> bool:
+        """Bring the numbers to the host, in one transfer, and hand the counts on.
+
+        Returns:
+            Whether the guard of any process failed; nothing is handed on then.
+        """
+        batch, self._batch = self._current(), None
+        rows = batch.rollouts.rows
+        advantages = self._advantages(trainer, batch)
+        parts = [rows.T.flatten(), batch.rollouts.group_counts(advantages)]
+        parts += [part for part in (batch.reward_sums, advantages) if part is not None]
+        # Lengths and token ids are far below 2**24, up to which float32 holds every integer.
+        numbers = torch.cat([part.float() for part in parts]).cpu().numpy()
+        columns = numbers[: rows.numel()].reshape(len(Column), -1).astype(np.int64)
+        if columns[Column.FAILED].any():
+            return True
+        if batch.weights is not None and advantages is not None:
+            trainer_hooks.replace_logged_advantages(trainer, numbers[-len(rows) :].tolist())
+        self._on_counts(trainer, _counts(trainer, batch, columns, numbers[rows.numel() :]))
+        return False
+
+    def _current(self) -> _Batch:
+        if self._batch is None:
+            raise RuntimeError("TRL scored completions that it did not generate in this batch")
+        return self._batch
+
+    def _advantages(self, trainer: Any, batch: _Batch) -> Tensor | None:
+        """Those of all processes as the loss will use them, (rows,); None where not known."""
+        rows = batch.rollouts.rows
+        listed = trainer_hooks.logged_advantages(trainer, len(rows)) if self._in_order else None
+        if listed is None:
+            return None
+        advantages = torch.tensor(listed, dtype=torch.float32).to(rows.device, non_blocking=True)
+        return advantages if batch.weights is None else advantages * batch.weights
+
+
+def _reward_sums(trainer: Any, rollouts: Rollouts, rewards: Tensor) -> Tensor:
+    """Sums and numbers of the weighted rewards, unscorable completions aside, (6,) float32."""
+    weights = trainer.reward_weights.to(rewards.device, non_blocking=True)
+    total = (rewards * weights).nansum(dim=1).float()
+    scored = ~rewards.isnan().all(dim=1)
+    terminated = rollouts.rows[:, Column.OUTCOME] == Outcome.TERMINATED
+    kinds = (scored, scored & terminated, scored & rollouts.truncated)
+    figures = [f for kind in kinds for f in (total.masked_fill(~kind, 0.0).sum(), kind.sum())]
+    return torch.stack([figure.float() for figure in figures])
+
+
+def _exclude_from_loss(
+    batch: _Batch, output: Mapping[str, Tensor], here: slice
+) -> dict[str, Tensor]:
+    """Loss mask, denominator and old log-probabilities as if the rows had never been sampled.
+
+    The completion mask stays: attention must be what it was when the old log-probabilities were
+    taken. An excluded row's ratio is multiplied by 0, which makes NaN of an infinite one; with an
+    old log-probability of 0 the ratio is exp(log-probability), at most 1.
+    """
+    failed = batch.rollouts.any_failed
+    excluded = batch.rollouts.truncated & ~failed
+    changes: dict[str, Tensor] = {}
+    if "num_items_in_batch" in output:
+        kept = batch.rollouts.rows[:, Column.LOSS_TOKENS].masked_fill(excluded, 0).sum()
+        counted = output["num_items_in_batch"]
+        changes["num_items_in_batch"] = torch.where(failed, counted, kept.to(counted.dtype))
+    if not (batch.rows_here[:, Column.OUTCOME] == Outcome.TRUNCATED).any():
+        return changes
+    row = excluded[here]
+    if "old_logps" in output:  # RLOO: the ratio of a whole row, and no loss mask of its own
+        changes["old_logps"] = output["old_logps"].masked_fill(row, 0.0)
+        return changes
+    row = row.unsqueeze(1)
+    mask = output.get("tool_mask", torch.ones_like(output["completion_mask"]))
+    changes["tool_mask"] = mask.masked_fill(row, 0)
+    if "old_per_token_logps" in output:
+        changes["old_per_token_logps"] = output["old_per_token_logps"].masked_fill(row, 0.0)
+    return changes
+
+
+def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> BatchCounts:
+    """The counts of a batch from its rows, (columns, rows), and the figures behind them."""
+    length, outcome = columns[Column.LENGTH], columns[Column.OUTCOME]
+    cause, end_of_turn = columns[Column.CAUSE], columns[Column.END_OF_TURN]
+    truncated, stopped = outcome == Outcome.TRUNCATED, outcome == Outcome.STOPPED
+    figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
+    means = [float(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
+    return BatchCounts(
+        step=trainer.state.global_step,
+        training=batch.training,
+        limit=batch.rules.limit,
+        context_window=batch.rules.context_window,
+        ended=_histogram(length[~truncated]),
+        cut=_histogram(length[truncated]),
+        causes={
+            name: int(np.isin(cause[truncated], causes).sum())
+            for name, causes in _CAUSE_NAMES.items()
+        },
+        tool_iterations=int((cause == Cause.TOOL_ITERATIONS).sum()),
+        stopped=int(stopped.sum()),
+        stopped_unasked=int((stopped & (cause == Cause.NONE) & (end_of_turn < 0)).sum()),
+        end_of_turn={
+            f"{token} ({batch.rules.end_of_turn.get(token, 'unknown here')})": count
+            for token, count in _histogram(end_of_turn[end_of_turn >= 0]).items()
+        },
+        stop_tokens=tuple(sorted(batch.rules.stop_token_ids)),
+        groups=_group_counts(len(length), batch.num_generations, figures),
+        reward=means[0],
+        reward_terminated=means[1],
+        reward_truncated=means[2],
+    )
+
+
+def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCounts:
+    known = {
+        figure: None if np.isnan(value) else float(value)
+        for figure, value in zip(GroupFigure, figures, strict=True)
+    }
+    silent = known[GroupFigure.WITHOUT_SIGNAL]
+    silent_and_affected = known[GroupFigure.TRUNCATED_WITHOUT_SIGNAL]
+    return GroupCounts(
+        groups=rows // num_generations,
+        truncated=int(figures[GroupFigure.TRUNCATED]),
+        all_truncated=int(figures[GroupFigure.ALL_TRUNCATED]),
+        one_survivor=int(figures[GroupFigure.ONE_SURVIVOR]),
+        worst=int(figures[GroupFigure.WORST]),
+        size=num_generations,
+        without_signal=None if silent is None else int(silent),
+        truncated_without_signal=None if silent_and_affected is None else int(silent_and_affected),
+        survivor_advantage_sum=known[GroupFigure.SURVIVOR_ADVANTAGE_SUM],
+    )
+
+
+def _histogram(values: _Integers) -> dict[int, int]:
+    numbers, counts = np.unique(values, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))

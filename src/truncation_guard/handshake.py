@@ -1,0 +1,40 @@
+"""Makes sure that every process has a guard before one of them waits in a collective.
+
+The one idea: a process without a guard cannot answer, so the question is put to the store of
+torch.distributed, where waiting ends.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+TIMEOUT = timedelta(seconds=30)
+
+_meetings: Iterator[int] = count()
+"""Processes run the same program, so their n-th meetings are one and the same."""
+
+
+def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta = TIMEOUT) -> None:
+    """Wait for the guards of the other processes.
+
+    Args:
+        store: torch.distributed's store.
+        num_processes: processes that take part in the training.
+        process_index: this one's number.
+        timeout: how long to wait.
+
+    Raises:
+        RuntimeError: if one of them did not come.
+    """
+    meeting = next(_meetings)
+    keys = [f"truncation_guard/{meeting}/{index}" for index in range(num_processes)]
+    store.set(keys[process_index], "here")
+    try:
+        store.wait(keys, timeout)
+    except Exception as error:
+        raise RuntimeError(
+            f"TruncationGuardCallback was added on process {process_index}, but not on all "
+            f"{num_processes} processes: it would wait for the others for ever. Add it on every "
+            "process."
+        ) from error

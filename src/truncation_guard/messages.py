@@ -1,0 +1,264 @@
+"""The wording: a `Verdict` becomes one WARN line, lengths become a histogram in text.
+
+The line's grammar, which tools may parse:
+
+    [truncation-guard] WARN <code> step=<n> mode=<mode> key=value ... | <fact> -> <remedy>
+
+`step` counts finished optimizer steps. The figures are of this generation batch unless their name
+begins with `window_`; `groups` counts groups with a truncated completion, `worst` is the most
+affected one.
+"""
+
+from collections.abc import Callable, Mapping
+
+from truncation_guard.advantages import Mode
+from truncation_guard.counts import BatchCounts
+from truncation_guard.lengths import LimitAdvice
+from truncation_guard.monitor import Code, Verdict
+
+PREFIX = "[truncation-guard]"
+_HISTOGRAM_BINS = 12
+_HISTOGRAM_WIDTH = 40
+
+
+def warn_line(
+    verdict: Verdict, mode: Mode, truncated_weight: float, truncated_reward: float
+) -> str:
+    """The WARN line of a verdict, without a line break.
+
+    Args:
+        verdict: what is wrong.
+        mode: what is really done about truncated completions.
+        truncated_weight: for the wording of `downweight`.
+        truncated_reward: for the wording of `penalize`.
+    """
+    effect = _effect(mode, truncated_weight, truncated_reward)
+    fact, remedy = _WORDING[verdict.code](verdict, effect)
+    figures = _figures(verdict)
+    return plain_warn_line(verdict.code, verdict.counts.step, mode, figures, fact, remedy)
+
+
+def plain_warn_line(
+    code: str, step: int, mode: str, figures: Mapping[str, object], fact: str, remedy: str
+) -> str:
+    """A WARN line in the grammar above."""
+    pairs = " ".join(f"{key}={value}" for key, value in figures.items())
+    line = f"{PREFIX} WARN {code} step={step} mode={mode} {pairs} | {fact} -> {remedy}"
+    return " ".join(line.split())
+
+
+def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> str:
+    """What a training saw, in one line.
+
+    Args:
+        total: its generation batches, added up.
+        step: optimizer steps at its end.
+        advice: what its lengths say about the limit; None where there is none.
+    """
+    groups = total.groups
+    parts = [
+        f"{PREFIX} training ended at step {step}: {total.truncated} of {total.completions} "
+        f"completions were truncated ({_percent(total.share)})",
+        f"{total.stopped} stopped without a stop token",
+        f"{groups.all_truncated} of {groups.groups} groups were truncated as a whole",
+    ]
+    if groups.without_signal is not None:
+        parts.append(f"{groups.without_signal} groups had no signal")
+    if advice is not None and total.limit is not None:
+        parts.append(_quantile_fact(advice, total.limit))
+    return ", ".join(parts)
+
+
+def histogram_text(counts: BatchCounts) -> str:
+    """Lengths in tokens as lines of text, those of truncated completions apart."""
+    longest = max([*counts.ended, *counts.cut, 1])
+    width = -(longest // -_HISTOGRAM_BINS)
+    bins: dict[tuple[int, int], int] = {}
+    for is_cut, lengths in enumerate((counts.ended, counts.cut)):
+        for length, count in lengths.items():
+            key = ((length - 1) // width, is_cut) if length else (0, is_cut)
+            bins[key] = bins.get(key, 0) + count
+    most = max(bins.values(), default=1)
+    lines = [
+        f"{index * width + 1:>7}-{(index + 1) * width:<7} {'cut' if is_cut else '   '} "
+        f"{'#' * -(bins[index, is_cut] * _HISTOGRAM_WIDTH // -most)} {bins[index, is_cut]}"
+        for index, is_cut in sorted(bins)
+    ]
+    return "\n".join([f"{PREFIX} lengths of {counts.completions} completions in tokens", *lines])
+
+
+def _effect(mode: Mode, truncated_weight: float, truncated_reward: float) -> str:
+    if mode == "downweight" and truncated_weight == 0.0:
+        return "their advantages are set to 0"
+    return {
+        "observe": "nothing is changed about them",
+        "downweight": f"their advantages are multiplied by {truncated_weight:g}",
+        "exclude": "they are left out of the baseline and of the loss",
+        "penalize": f"each of their rewards is at most {truncated_reward:g}",
+    }[mode]
+
+
+def _figures(verdict: Verdict) -> dict[str, object]:
+    counts = verdict.counts
+    groups = counts.groups
+    figures: dict[str, object] = {} if counts.training else {"split": "eval"}
+    figures |= {
+        "share": _number(counts.share),
+        "completions": f"{counts.truncated}/{counts.completions}",
+        "groups": f"{groups.truncated}/{groups.groups}",
+        "worst": f"{groups.worst}/{groups.size}",
+        "limit": counts.limit,
+    }
+    if counts.truncated != counts.causes["limit"]:
+        figures["causes"] = ",".join(
+            f"{cause}:{count}" for cause, count in counts.causes.items() if count
+        )
+    if verdict.over_window:
+        figures["window_share"] = _number(verdict.window_share)
+        figures["window_completions"] = f"{verdict.window_truncated}/{verdict.window_completions}"
+    return figures
+
+
+def _limit_ignored(verdict: Verdict, effect: str) -> tuple[str, str]:
+    counts = verdict.counts
+    longest = max([*counts.ended, *counts.cut])
+    return (
+        f"{counts.above_limit} completions are longer than max_completion_length={counts.limit}, "
+        f"the longest has {longest} tokens: what wrote them does not obey the limit",
+        "make the rollout function, the environment or generation_kwargs use "
+        "trainer.max_completion_length, or set the limit to what they use",
+    )
+
+
+def _stop_tokens(verdict: Verdict, effect: str) -> tuple[str, str]:
+    counts = verdict.counts
+    stops = ", ".join(map(str, counts.stop_tokens))
+    facts = [
+        f"{held} completions hold token {token}, which looks like an end of turn, but generation "
+        f"only stops at {stops}"
+        for token, held in counts.end_of_turn.items()
+    ]
+    if counts.stopped_unasked:
+        facts.append(
+            f"{counts.stopped_unasked} completions ended below every limit on none of the stop "
+            f"tokens ({stops}), and no stop string or environment was asked for"
+        )
+    remedy = (
+        "before the trainer is built, add the missing token to "
+        "model.generation_config.eos_token_id (with vLLM also to generation_kwargs: "
+        "stop_token_ids); a longer limit does not help"
+    )
+    return "; ".join(facts), remedy
+
+
+def _context(verdict: Verdict, effect: str) -> tuple[str, str]:
+    counts = verdict.counts
+    return (
+        f"{counts.causes['context']} of {counts.completions} completions ended because prompt and "
+        f"completion fill the context window of {counts.context_window} tokens ({effect})",
+        "shorten the prompts, or use a longer window (with vLLM: vllm_max_model_length); raising "
+        "max_completion_length does not help",
+    )
+
+
+def _all_truncated(verdict: Verdict, effect: str) -> tuple[str, str]:
+    groups = verdict.counts.groups
+    return (
+        f"in {groups.all_truncated} of {groups.groups} groups every completion was cut off "
+        f"({effect}): such a group cannot show the model what a finished answer is worth; "
+        f"{_limit_fact(verdict)}",
+        _raise_limit(verdict),
+    )
+
+
+def _truncated_fact(verdict: Verdict, effect: str) -> tuple[str, str]:
+    counts = verdict.counts
+    if verdict.over_window:
+        share = f"{_percent(verdict.share)} of the last {verdict.window_completions} completions"
+    else:
+        share = f"{_percent(verdict.share)} of completions"
+    by = f"at max_completion_length={counts.limit}"
+    if counts.causes["limit"] == 0 and counts.truncated:
+        by = "in the tool loop" if counts.causes["tool"] else "by the context window"
+    effect = effect if counts.training else "evaluation is only measured"
+    return (
+        f"{share} were cut off {by} before they finished ({effect}); {_limit_fact(verdict)}",
+        _raise_limit(verdict),
+    )
+
+
+def _no_signal(verdict: Verdict, effect: str) -> tuple[str, str]:
+    groups = verdict.counts.groups
+    return (
+        f"{groups.truncated_without_signal} of {groups.groups} groups have truncated completions "
+        f"({effect}) and no advantage left: they teach nothing; {_limit_fact(verdict)}",
+        f"{_raise_limit(verdict)}; more num_generations leave more survivors",
+    )
+
+
+def _rising(verdict: Verdict, effect: str) -> tuple[str, str]:
+    reward = verdict.counts.reward
+    now = "" if reward is None else f" (truncation_guard/reward is {reward:.4g})"
+    return (
+        f"the share of truncated completions has risen to {_percent(verdict.share)} while "
+        f"{effect}: nothing pushes back any more{now}; {_limit_fact(verdict)}",
+        f"{_raise_limit(verdict)}; or use mode='penalize' or a truncated_weight above 0",
+    )
+
+
+_WORDING: dict[Code, Callable[[Verdict, str], tuple[str, str]]] = {
+    "limit-ignored": _limit_ignored,
+    "stop-tokens": _stop_tokens,
+    "context": _context,
+    "all-truncated": _all_truncated,
+    "truncated": _truncated_fact,
+    "no-signal": _no_signal,
+    "rising": _rising,
+}
+
+
+def _limit_fact(verdict: Verdict) -> str:
+    if verdict.advice is None or verdict.counts.limit is None:
+        return "no max_completion_length is set"
+    return _quantile_fact(verdict.advice, verdict.counts.limit)
+
+
+def _quantile_fact(advice: LimitAdvice, limit: int) -> str:
+    name = f"the {_ordinal(advice.coverage)} percentile of the length"
+    if advice.quantile is None:
+        return f"{name} is above {limit} and not identified"
+    return f"{name} is {advice.quantile}"
+
+
+def _raise_limit(verdict: Verdict) -> str:
+    counts, advice = verdict.counts, verdict.advice
+    if counts.tool_iterations > counts.truncated / 2:
+        return (
+            "raise max_tool_calling_iterations: the rounds of tool calls ran out, a longer "
+            "max_completion_length does not help"
+        )
+    if advice is None or counts.limit is None:
+        return "set max_completion_length"
+    if advice.quantile is None:
+        return f"raise max_completion_length (next try: {advice.next_limit})"
+    if advice.next_limit > counts.limit:
+        return f"raise max_completion_length to {advice.next_limit}"
+    return (
+        f"max_completion_length={counts.limit} already holds the coverage of {advice.coverage:g} "
+        "that was asked for: raise it further, or warn_above"
+    )
+
+
+def _ordinal(coverage: float) -> str:
+    number = f"{100 * coverage:g}"
+    special = number.endswith(("11", "12", "13")) or "." in number
+    suffix = "th" if special else {"1": "st", "2": "nd", "3": "rd"}.get(number[-1], "th")
+    return f"{number}{suffix}"
+
+
+def _number(share: float) -> str:
+    return f"{share:.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

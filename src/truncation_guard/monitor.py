@@ -1,0 +1,266 @@
+"""Counts of generation batches in, at most one `Verdict` for each out.
+
+The one idea: a decision is data. The monitor knows neither a trainer nor a tensor nor the wording
+of a line; it keeps a window of the last completions and a cool-down for each code.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from truncation_guard.counts import BatchCounts
+from truncation_guard.lengths import LimitAdvice, advise_limit
+
+Code = Literal[
+    "limit-ignored",
+    "stop-tokens",
+    "context",
+    "all-truncated",
+    "truncated",
+    "no-signal",
+    "rising",
+]
+"""What a WARN line may be about, most urgent first: see the table of the README."""
+
+_EVALUATION_CODES: frozenset[Code] = frozenset(
+    {"limit-ignored", "stop-tokens", "context", "truncated"}
+)
+"""The codes that do not speak of advantages."""
+
+_AT_ONCE_SHARE = 0.25
+_AT_ONCE_COMPLETIONS = 4
+ENOUGH_COMPLETIONS = 64
+_GROUPS_SHARE = 0.25
+_RISE = 0.05
+_WORSE = 0.10
+
+
+@dataclass(slots=True)
+class Window:
+    """The last completions, at least `size` of them once it is full."""
+
+    size: int
+    batches: deque[tuple[int, Counter[int]]] = field(default_factory=deque)
+    """Truncated completions and the lengths of the others, a pair for each batch."""
+
+    def add(self, batch: BatchCounts) -> None:
+        """Take a batch in, and drop the oldest ones that the window can do without."""
+        self.batches.append((batch.truncated, Counter(batch.ended)))
+        while self.completions - _total(self.batches[0]) >= self.size:
+            self.batches.popleft()
+
+    @property
+    def full(self) -> bool:
+        """Whether `size` completions have been seen."""
+        return self.completions >= self.size
+
+    @property
+    def completions(self) -> int:
+        """Completions in the window."""
+        return sum(map(_total, self.batches))
+
+    @property
+    def truncated(self) -> int:
+        """Truncated completions in the window."""
+        return sum(truncated for truncated, _ in self.batches)
+
+    @property
+    def share(self) -> float:
+        """Share of truncated completions."""
+        return self.truncated / self.completions
+
+    @property
+    def ended(self) -> Counter[int]:
+        """Length in tokens -> completions that ended by themselves."""
+        return sum((ended for _, ended in self.batches), Counter[int]())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One thing that is wrong, with the figures that show it."""
+
+    code: Code
+    share: float
+    """The figure by which "worse than last time" is told, in [0, 1]."""
+    counts: BatchCounts
+    window_share: float
+    """Share of truncated completions over the window; of the evaluation, in one."""
+    window_truncated: int
+    window_completions: int
+    over_window: bool
+    """Whether it is the window, not this batch, that is over the threshold."""
+    advice: LimitAdvice | None
+    """None where no limit is known."""
+
+
+class TruncationMonitor:
+    """Decides what is worth a WARN line.
+
+    Args:
+        warn_above: share of truncated completions above which it is; None: nothing is.
+        window: completions that the share is taken over.
+        cooldown: optimizer steps between two verdicts of one code; doubles each time.
+        coverage: share of completions that the advised limit is to hold.
+        nothing_pushes_back: whether the mode takes the pressure to finish away.
+    """
+
+    def __init__(
+        self,
+        *,
+        warn_above: float | None,
+        window: int,
+        cooldown: int,
+        coverage: float,
+        nothing_pushes_back: bool,
+    ) -> None:
+        self._warn_above = warn_above
+        self._cooldown = cooldown
+        self._coverage = coverage
+        self._nothing_pushes_back = nothing_pushes_back
+        self._window = Window(window)
+        self._lowest_share: float | None = None
+        self._said: dict[str, tuple[int, int, float]] = {}
+
+    def update(self, batch: BatchCounts) -> Verdict | None:
+        """Take a batch of training in.
+
+        Returns:
+            The first code that applies and is not cooling down.
+        """
+        earlier_lowest = self._lowest_share
+        self._window.add(batch)
+        if self._window.full:
+            shares = (self._window.share, earlier_lowest)
+            self._lowest_share = min(share for share in shares if share is not None)
+        return self._decide(batch, self._window, earlier_lowest)
+
+    def evaluate(self, evaluation: BatchCounts) -> Verdict | None:
+        """Judge one evaluation; it does not enter the window."""
+        window = Window(self._window.size)
+        window.add(evaluation)
+        return self._decide(evaluation, window, None)
+
+    def state(self) -> dict[str, Any]:
+        """Window and cool-downs as JSON values."""
+        return {
+            "window": [[cut, sorted(ended.items())] for cut, ended in self._window.batches],
+            "lowest_share": self._lowest_share,
+            "said": {code: list(said) for code, said in self._said.items()},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` left off.
+
+        Raises:
+            Exception: of whatever kind, if `state` is damaged; nothing has changed then.
+        """
+        batches = deque(
+            (int(cut), Counter({int(length): int(count) for length, count in ended}))
+            for cut, ended in state["window"]
+        )
+        lowest = state["lowest_share"]
+        lowest = None if lowest is None else float(lowest)
+        said = {
+            str(code): (int(step), int(wait), float(share))
+            for code, (step, wait, share) in state["said"].items()
+        }
+        self._window = Window(self._window.size, batches)
+        self._lowest_share, self._said = lowest, said
+
+    def _decide(
+        self, batch: BatchCounts, window: Window, earlier_lowest: float | None
+    ) -> Verdict | None:
+        if self._warn_above is None:
+            return None
+        for code, share in self._findings(batch, window, earlier_lowest, self._warn_above).items():
+            key = code if batch.training else f"eval/{code}"
+            if self._may_say(key, batch.step, share):
+                return self._verdict(code, share, batch, window)
+        return None
+
+    def _findings(
+        self,
+        batch: BatchCounts,
+        window: Window,
+        earlier_lowest: float | None,
+        warn_above: float,
+    ) -> dict[Code, float]:
+        """Every code that applies, in order, with the share that tells how bad it is."""
+        total, groups = batch.completions, batch.groups
+        stops = (sum(batch.end_of_turn.values()) + batch.stopped_unasked) / total
+        context = batch.causes["context"]
+        no_signal = (groups.truncated_without_signal or 0) / groups.groups
+        shares: dict[Code, tuple[bool, float]] = {
+            "limit-ignored": (batch.above_limit > 0, batch.above_limit / total),
+            "stop-tokens": (stops > warn_above, stops),
+            "context": (
+                context / total > warn_above and context >= batch.causes["limit"],
+                context / total,
+            ),
+            "all-truncated": (
+                groups.all_truncated >= _GROUPS_SHARE * groups.groups,
+                groups.all_truncated / groups.groups,
+            ),
+            "truncated": _truncated(batch, window, warn_above),
+            "no-signal": (no_signal >= _GROUPS_SHARE, no_signal),
+            "rising": (
+                self._nothing_pushes_back
+                and earlier_lowest is not None
+                and window.share > warn_above
+                and window.share >= earlier_lowest + _RISE,
+                window.share,
+            ),
+        }
+        return {
+            code: share
+            for code, (applies, share) in shares.items()
+            if applies and (batch.training or code in _EVALUATION_CODES)
+        }
+
+    def _may_say(self, key: str, step: int, share: float) -> bool:
+        wait = self._cooldown
+        if key in self._said:
+            last_step, wait, last_share = self._said[key]
+            # A step below the last one is a new training: its first line is due.
+            if step >= last_step and share < last_share + _WORSE:
+                if step < last_step + wait:
+                    return False
+                wait *= 2
+        self._said[key] = (step, wait, share)
+        return True
+
+    def _verdict(self, code: Code, share: float, batch: BatchCounts, window: Window) -> Verdict:
+        over_window = code == "rising" or (
+            code == "truncated" and batch.training and not _at_once(batch)
+        )
+        sample = window if over_window else batch
+        advice = None
+        if batch.limit is not None:
+            advice = advise_limit(sample.ended, sample.completions, batch.limit, self._coverage)
+        return Verdict(
+            code=code,
+            share=share,
+            counts=batch,
+            window_share=window.share,
+            window_truncated=window.truncated,
+            window_completions=window.completions,
+            over_window=over_window,
+            advice=advice,
+        )
+
+
+def _at_once(batch: BatchCounts) -> bool:
+    return batch.share >= _AT_ONCE_SHARE and batch.truncated >= _AT_ONCE_COMPLETIONS
+
+
+def _truncated(batch: BatchCounts, window: Window, warn_above: float) -> tuple[bool, float]:
+    if _at_once(batch):
+        return True, batch.share
+    seen = window.completions >= ENOUGH_COMPLETIONS
+    return seen and window.share > warn_above, window.share
+
+
+def _total(batch: tuple[int, Counter[int]]) -> int:
+    truncated, ended = batch
+    return truncated + ended.total()

@@ -1,0 +1,65 @@
+"""The guard's settings, checked where they are given.
+
+The one idea: what would silently do nothing, or something else than it says, is refused before a
+training begins.
+"""
+
+from dataclasses import dataclass
+
+from truncation_guard.advantages import Mode, check_mode_arguments
+from truncation_guard.monitor import ENOUGH_COMPLETIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardOptions:
+    """Arguments of `TruncationGuardCallback`, which documents them.
+
+    Raises:
+        ValueError: naming the argument, its value and the remedy.
+    """
+
+    mode: Mode
+    truncated_weight: float
+    truncated_reward: float
+    warn_above: float | None
+    window: int
+    cooldown: int
+    coverage: float
+    histogram_every: int | None
+    record: bool
+
+    def __post_init__(self) -> None:
+        """Check every argument."""
+        check_mode_arguments(self.mode, self.truncated_weight, self.truncated_reward)
+        # A percentage would never be reached.
+        if self.warn_above is not None and not 0.0 <= self.warn_above < 1.0:
+            raise ValueError(
+                f"`warn_above` must be in [0, 1), got {self.warn_above!r}. "
+                "Pass 0.05 for 5 %, or None for no WARN lines."
+            )
+        # Below that many completions a share over the window is never warned about.
+        if not _is_int(self.window) or self.window < ENOUGH_COMPLETIONS:
+            raise ValueError(
+                f"`window` must be an integer of at least {ENOUGH_COMPLETIONS} completions, "
+                f"got {self.window!r}. Pass for example 512."
+            )
+        if not _is_int(self.cooldown) or self.cooldown < 0:
+            raise ValueError(
+                f"`cooldown` must be an integer of at least 0 optimizer steps, "
+                f"got {self.cooldown!r}. Pass 0 for a line on every generation batch."
+            )
+        # A percentage would ask for a limit that nothing can hold.
+        if not 0.0 < self.coverage <= 1.0:
+            raise ValueError(
+                f"`coverage` must be in (0, 1], got {self.coverage!r}. Pass 0.95 for 95 %."
+            )
+        every = self.histogram_every
+        if every is not None and (not _is_int(every) or every < 1):
+            raise ValueError(
+                "`histogram_every` must be an integer of at least 1 optimizer step, "
+                f"got {every!r}. Pass None for the histogram at the end of training alone."
+            )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,143 @@
+"""From the counts of each batch to what the user sees: WARN lines, histograms, the record.
+
+The one idea: every process keeps the same books, so that all would decide alike; the main process
+alone writes.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from truncation_guard import messages, record
+from truncation_guard.advantages import Mode
+from truncation_guard.counts import BatchCounts
+from truncation_guard.lengths import advise_limit
+from truncation_guard.monitor import TruncationMonitor, Verdict
+from truncation_guard.options import GuardOptions
+
+logger = logging.getLogger("truncation_guard")
+
+
+class Reporter:
+    """Reports one training, and the evaluations in it.
+
+    Args:
+        options: the guard's settings.
+        mode: what is really done about truncated completions.
+        is_main_process: whether this process writes.
+        output_dir: where the record goes.
+    """
+
+    def __init__(
+        self, options: GuardOptions, mode: Mode, *, is_main_process: bool, output_dir: str
+    ) -> None:
+        self.advised_limit: int | None = None
+        """The limit in tokens that the newest WARN line advised to try."""
+        self.monitor = TruncationMonitor(
+            warn_above=options.warn_above,
+            window=options.window,
+            cooldown=options.cooldown,
+            coverage=options.coverage,
+            nothing_pushes_back=mode == "exclude"
+            or (mode == "downweight" and options.truncated_weight == 0.0),
+        )
+        self._options = options
+        self._mode: Mode = mode
+        self._is_main_process = is_main_process
+        self._record: Path | None = None
+        if options.record and is_main_process:
+            self._record = Path(output_dir) / record.FILE_NAME
+        self._total: BatchCounts | None = None
+        self._since_histogram: BatchCounts | None = None
+        self._histogram_step: int | None = None
+        self._evaluation: BatchCounts | None = None
+        self._newest: tuple[str, int, int] = ("", 0, 0)
+        """Split, step and number of the newest batch."""
+
+    def start(self, limit: int | None, resumed_from_step: int | None) -> None:
+        """A training, or an evaluation on its own, begins."""
+        if self._record is not None:
+            logger.info("%s recording every generation batch in %s", messages.PREFIX, self._record)
+        self._write(record.start_entry(self._mode, limit, resumed_from_step))
+
+    def warn(self, code: str, step: int, fact: str, remedy: str) -> None:
+        """Write a WARN line that is about the set-up rather than a batch."""
+        if self._is_main_process and self._options.warn_above is not None:
+            logger.warning("%s", messages.plain_warn_line(code, step, self._mode, {}, fact, remedy))
+
+    def batch(self, counts: BatchCounts) -> None:
+        """Take a generation batch in."""
+        split = "train" if counts.training else "eval"
+        same_step = self._newest[:2] == (split, counts.step)
+        self._newest = (split, counts.step, self._newest[2] + 1 if same_step else 0)
+        self._write(record.batch_entry(counts, self._mode, self._newest[2]))
+        if not counts.training:
+            self._evaluation = counts if self._evaluation is None else self._evaluation + counts
+            return
+        self._evaluation = None  # an evaluation that did not get to its end
+        self._total = counts if self._total is None else self._total + counts
+        self._say(self.monitor.update(counts))
+        self._histogram(counts)
+
+    def end_evaluation(self) -> None:
+        """All batches of an evaluation have been taken in."""
+        if self._evaluation is not None:
+            self._say(self.monitor.evaluate(self._evaluation))
+        self._evaluation = None
+
+    def end_training(self, step: int) -> None:
+        """Sum up what the training saw until this optimizer step."""
+        total = self._total
+        if total is None:
+            return
+        self._write(record.end_entry(total, step))
+        advice = None
+        if total.limit is not None:
+            advice = advise_limit(
+                total.ended, total.completions, total.limit, self._options.coverage
+            )
+        self._info(messages.summary_line(total, step, advice))
+        self._info(messages.histogram_text(total))
+
+    def _say(self, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
+        self.advised_limit = None if verdict.advice is None else verdict.advice.next_limit
+        if self._is_main_process:
+            line = messages.warn_line(
+                verdict,
+                self._mode,
+                self._options.truncated_weight,
+                self._options.truncated_reward,
+            )
+            logger.warning("%s", line)
+
+    def _histogram(self, counts: BatchCounts) -> None:
+        every = self._options.histogram_every
+        if every is None:
+            return
+        newer = counts if self._since_histogram is None else self._since_histogram + counts
+        if self._histogram_step is None:
+            self._histogram_step = counts.step
+        self._since_histogram = newer
+        if counts.step >= self._histogram_step + every:
+            self._info(messages.histogram_text(newer))
+            self._since_histogram, self._histogram_step = None, counts.step
+
+    def _info(self, text: str) -> None:
+        if self._is_main_process:
+            logger.info("%s", text)
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._record is None:
+            return
+        try:
+            record.append(self._record, entry)
+        except OSError as error:
+            logger.warning(
+                "%s the record is off: %s cannot be written (%s)",
+                messages.PREFIX,
+                self._record,
+                error,
+            )
+            self._record = None

@@ -1,0 +1,331 @@
+"""How each completion of a generation batch ended, and the counts per group.
+
+The one idea: every completion becomes one fixed-width row of integers (`Column`), so that a batch
+of any kind is one small tensor. `describe_completions` makes the rows of this process on the CPU;
+`Rollouts` holds the rows of all processes on the trainer's device and counts there.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Outcome(IntEnum):
+    """How a completion ended."""
+
+    TERMINATED = 0
+    """On a stop token."""
+    TRUNCATED = 1
+    """A limit cut it."""
+    STOPPED = 2
+    """Below every limit and without a stop token."""
+
+
+class Cause(IntEnum):
+    """Why a completion was truncated or stopped."""
+
+    NONE = 0
+    """Terminated, or stopped for no known reason."""
+    LIMIT = 1
+    """`max_completion_length`."""
+    CONTEXT = 2
+    """Prompt and completion fill the context window."""
+    TOOL = 3
+    """A tool call that nobody answered, or a tool result that nobody replied to."""
+    TOOL_ITERATIONS = 4
+    """The same, where `max_tool_calling_iterations` ended the loop."""
+    ASKED = 5
+    """Stopped, and something that may stop early was asked for: stop strings, an environment."""
+
+
+class Column(IntEnum):
+    """Columns of a row."""
+
+    LENGTH = 0
+    """Tokens of the completion, stop token and tool tokens included, padding not."""
+    LOSS_TOKENS = 1
+    """Tokens that the trainer counts in its loss mask."""
+    OUTCOME = 2
+    CAUSE = 3
+    END_OF_TURN = 4
+    """An end-of-turn token that the row holds and generation does not stop at, else -1."""
+    FAILED = 5
+    """1 where the guard of the row's process failed and knows nothing of the row."""
+
+
+class GroupFigure(IntEnum):
+    """What `Rollouts.group_counts` counts: see `monitor.GroupCounts` for the meanings."""
+
+    TRUNCATED = 0
+    ALL_TRUNCATED = 1
+    ONE_SURVIVOR = 2
+    WORST = 3
+    WITHOUT_SIGNAL = 4
+    TRUNCATED_WITHOUT_SIGNAL = 5
+    SURVIVOR_ADVANTAGE_SUM = 6
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRules:
+    """What can end a completion, as generation will see it."""
+
+    stop_token_ids: frozenset[int]
+    """Every token that ends a completion."""
+    pad_token_id: int | None
+    limit: int | None
+    """Tokens a completion may have, tool tokens included; None where nothing limits it."""
+    context_window: int | None
+    """Tokens that prompt and completion may have together; None where unknown."""
+    pad_prompts_to: int | None = None
+    """None where prompts are not padded; else all count as the longest, rounded up to this."""
+    stops_on_request: bool = False
+    """Whether a completion may end early without a stop token, because that was asked for."""
+    end_of_turn: Mapping[int, str] = field(default_factory=dict)
+    """Special tokens by name that look like an end of turn and are no stop tokens."""
+    max_tool_iterations: int | None = None
+    """Rounds of tool calls that are answered; None without tools."""
+
+
+def detect_truncated(
+    completion_ids: Tensor,
+    completion_mask: Tensor,
+    stop_token_ids: Collection[int],
+    max_completion_length: int,
+) -> Tensor:
+    """Which completions a limit cut off.
+
+    A completion is truncated when its last token is no stop token and its length reaches the
+    limit, or when it is empty. A shorter one that does not end on a stop token was stopped by
+    something else (a stop string, an environment) and is not truncated.
+
+    Args:
+        completion_ids: shape (rows, tokens), integers, padded on the right.
+        completion_mask: shape (rows, tokens), nonzero on the tokens that the model wrote. The
+            length runs to the last of them, so zeros in between (tool results) count.
+        stop_token_ids: every token that ends a completion.
+        max_completion_length: the limit in tokens.
+
+    Returns:
+        Shape (rows,), bool, on the device of `completion_ids`.
+
+    Raises:
+        ValueError: if the shapes differ, or the limit is below 1.
+
+    Examples:
+        >>> ids = torch.tensor([[5, 6, 1, 0], [5, 6, 7, 8]])
+        >>> mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+        >>> detect_truncated(ids, mask, {1}, 4).tolist()
+        [False, True]
+    """
+    if completion_ids.dim() != 2 or completion_ids.shape != completion_mask.shape:
+        raise ValueError(
+            "`completion_ids` and `completion_mask` must both have shape (rows, tokens), got "
+            f"{tuple(completion_ids.shape)} and {tuple(completion_mask.shape)}."
+        )
+    if max_completion_length < 1:
+        raise ValueError(
+            f"`max_completion_length` must be at least 1 token, got {max_completion_length!r}."
+        )
+    rows, width = completion_ids.shape
+    if width == 0:
+        return torch.ones(rows, dtype=torch.bool, device=completion_ids.device)
+    positions = torch.arange(1, width + 1, device=completion_ids.device)
+    lengths = (completion_mask.bool() * positions).amax(dim=1)
+    last_tokens = completion_ids.gather(1, (lengths - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
+    last_tokens = last_tokens.masked_fill(lengths == 0, -1)
+    cut = ~_ends_on(last_tokens, stop_token_ids) & (lengths >= max_completion_length)
+    return cut | (lengths == 0)
+
+
+def describe_completions(
+    rules: GenerationRules,
+    prompt_lengths: Sequence[int],
+    completion_ids: Sequence[Sequence[int]],
+    tool_masks: Sequence[Sequence[int]] | None,
+    completions: Sequence[Any],
+    masked_by_trainer: Sequence[bool],
+) -> Tensor:
+    """One row of `Column`s for each completion of this process.
+
+    Args:
+        rules: what can end a completion.
+        prompt_lengths: tokens of each prompt.
+        completion_ids: tokens of each completion, not padded to a common length.
+        tool_masks: 1 on the tokens that the model wrote, 0 on those of tools; None without.
+        completions: each completion's text or messages.
+        masked_by_trainer: completions that the trainer takes out of its loss by itself.
+
+    Returns:
+        Shape (rows, number of columns), int64, on the CPU.
+    """
+    masks: Sequence[Sequence[int] | None] = tool_masks or [None] * len(completion_ids)
+    full = [len(ids) for ids in completion_ids]
+    written = [
+        _written_length(ids, mask, rules) for ids, mask in zip(completion_ids, masks, strict=True)
+    ]
+    last = [ids[end - 1] if end else -1 for ids, end in zip(completion_ids, written, strict=True)]
+    loss_tokens = [
+        0 if masked else length if mask is None else sum(mask)
+        for masked, length, mask in zip(masked_by_trainer, full, masks, strict=True)
+    ]
+    tool_causes = [_tool_cause(messages, rules.max_tool_iterations) for messages in completions]
+    rows = _outcomes(rules, prompt_lengths, full, written, last, tool_causes)
+    rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
+    if rules.end_of_turn:
+        for index in (rows[:, Column.OUTCOME] != Outcome.TERMINATED).nonzero().flatten().tolist():
+            rows[index, Column.END_OF_TURN] = _unknown_end_of_turn(
+                completion_ids[index], masks[index], rules.end_of_turn
+            )
+    return rows
+
+
+def failed_rows(count: int) -> Tensor:
+    """The rows of a process whose guard could not describe its completions."""
+    rows = torch.zeros((count, len(Column)), dtype=torch.int64)
+    rows[:, Column.FAILED] = 1
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """One generation batch, all processes, on the trainer's device."""
+
+    rows: Tensor
+    """Shape (rows of all processes, number of columns), int64, in the trainer's order."""
+    num_generations: int
+    """Completions per group; groups are consecutive rows."""
+
+    @property
+    def truncated(self) -> Tensor:
+        """Shape (rows,), bool."""
+        return self.rows[:, Column.OUTCOME] == Outcome.TRUNCATED
+
+    @property
+    def any_failed(self) -> Tensor:
+        """Whether the guard of any process failed: a bool scalar, still on the device."""
+        return self.rows[:, Column.FAILED].any()
+
+    def group_counts(self, advantages: Tensor | None) -> Tensor:
+        """What truncation left of the groups.
+
+        Args:
+            advantages: shape (rows,), as the loss will use them; None where they are not known.
+
+        Returns:
+            Shape (number of `GroupFigure`s,), float32, on the device. The figures that need
+            advantages are NaN without them.
+        """
+        truncated = self.truncated.view(-1, self.num_generations)
+        per_group = truncated.sum(dim=1)
+        affected = per_group > 0
+        unknown = torch.full((), torch.nan, device=per_group.device)
+        silent = silent_and_affected = survivors = unknown
+        if advantages is not None:
+            grouped = advantages.float().view(-1, self.num_generations)
+            is_silent = (grouped == 0).all(dim=1)
+            silent, silent_and_affected = is_silent.sum(), (is_silent & affected).sum()
+            # No group with truncation gives 0 / 0: NaN, not known.
+            survivors = grouped.masked_fill(truncated, 0.0).sum() / affected.sum()
+        figures = {
+            GroupFigure.TRUNCATED: affected.sum(),
+            GroupFigure.ALL_TRUNCATED: (per_group == self.num_generations).sum(),
+            GroupFigure.ONE_SURVIVOR: (per_group == self.num_generations - 1).sum(),
+            GroupFigure.WORST: per_group.max(),
+            GroupFigure.WITHOUT_SIGNAL: silent,
+            GroupFigure.TRUNCATED_WITHOUT_SIGNAL: silent_and_affected,
+            GroupFigure.SURVIVOR_ADVANTAGE_SUM: survivors,
+        }
+        return torch.stack([figures[figure].float() for figure in GroupFigure])
+
+
+def _outcomes(
+    rules: GenerationRules,
+    prompt_lengths: Sequence[int],
+    full: Sequence[int],
+    written: Sequence[int],
+    last: Sequence[int],
+    tool_causes: Sequence[int],
+) -> Tensor:
+    lengths, ends = torch.tensor(full), torch.tensor(written)
+    # After a stop string the backend pads the row to the longest of its batch. Only where that
+    # cannot be is a trailing pad a token that the model wrote.
+    reach = ends if rules.stops_on_request else lengths
+    cause = torch.full_like(lengths, Cause.ASKED if rules.stops_on_request else Cause.NONE)
+    outcome = torch.full_like(lengths, Outcome.STOPPED)
+
+    def settle(where: Tensor, how: Outcome, why: int | Tensor) -> None:
+        outcome[where] = how
+        cause[where] = why[where] if isinstance(why, Tensor) else why
+
+    # From the weakest reason to the strongest: the last one that holds has the word.
+    if rules.context_window is not None:
+        prompts = _prompt_room(prompt_lengths, rules.pad_prompts_to)
+        settle(prompts + reach >= rules.context_window, Outcome.TRUNCATED, Cause.CONTEXT)
+    if rules.limit is not None:
+        settle((reach >= rules.limit) | (lengths == 0), Outcome.TRUNCATED, Cause.LIMIT)
+    settle(_ends_on(torch.tensor(last), rules.stop_token_ids), Outcome.TERMINATED, Cause.NONE)
+    tools = torch.tensor(tool_causes)
+    settle(tools != Cause.NONE, Outcome.TRUNCATED, tools)
+
+    rows = torch.zeros((len(full), len(Column)), dtype=torch.int64)
+    rows[:, Column.LENGTH] = torch.where(outcome == Outcome.TRUNCATED, lengths, ends)
+    rows[:, Column.OUTCOME] = outcome
+    rows[:, Column.CAUSE] = cause
+    rows[:, Column.END_OF_TURN] = -1
+    return rows
+
+
+def _prompt_room(prompt_lengths: Sequence[int], pad_prompts_to: int | None) -> Tensor:
+    lengths = torch.tensor(prompt_lengths)
+    if pad_prompts_to is None:
+        return lengths
+    return -(lengths.max() // -pad_prompts_to) * pad_prompts_to
+
+
+def _ends_on(last_tokens: Tensor, stop_token_ids: Collection[int]) -> Tensor:
+    stops = torch.tensor(sorted(stop_token_ids), dtype=torch.int64, device=last_tokens.device)
+    return torch.isin(last_tokens, stops)
+
+
+def _written_length(ids: Sequence[int], mask: Sequence[int] | None, rules: GenerationRules) -> int:
+    """Tokens up to the last one that the model wrote: without padding and tool tokens behind it."""
+    if len(ids) == 0:
+        return 0
+    pad = rules.pad_token_id
+    padded = ids[-1] == pad and pad not in rules.stop_token_ids
+    if not padded and (mask is None or mask[-1]):
+        return len(ids)
+    written = np.ones(len(ids), dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+    if padded:
+        written = written & (np.asarray(ids) != pad)
+    positions = np.flatnonzero(written)
+    return int(positions[-1]) + 1 if positions.size else 0
+
+
+def _tool_cause(messages: Any, max_iterations: int | None) -> int:
+    """Whether the tool loop left a completion unfinished; TRL's messages are the only witness.
+
+    TRL 1.16 drops a tool result that would pass the limit, and the row then ends on the stop token
+    of the turn that asked for it.
+    """
+    if max_iterations is None or not isinstance(messages, list) or not messages:
+        return Cause.NONE
+    if messages[-1].get("role") == "tool":
+        return Cause.TOOL
+    if not messages[-1].get("tool_calls"):
+        return Cause.NONE
+    answered = sum(bool(message.get("tool_calls")) for message in messages) - 1
+    return Cause.TOOL_ITERATIONS if answered >= max_iterations else Cause.TOOL
+
+
+def _unknown_end_of_turn(
+    ids: Sequence[int], mask: Sequence[int] | None, end_of_turn: Collection[int]
+) -> int:
+    if mask is not None:
+        ids = np.asarray(ids)[np.asarray(mask, dtype=bool)].tolist()
+    return next((token for token in end_of_turn if token in ids), -1)
