@@ -11,7 +11,7 @@ from typing import Any, cast
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from truncation_guard import messages, trainer_hooks
+from truncation_guard import messages, trainer_facts, trainer_hooks
 from truncation_guard.advantages import Mode
 from truncation_guard.containment import ContainedRollouts
 from truncation_guard.counts import BatchCounts
@@ -206,7 +206,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         )
 
         def on_counts(trainer: Any, counts: BatchCounts) -> None:
-            trainer_hooks.log_metrics(trainer, batch_metrics(counts), training=counts.training)
+            trainer_facts.log_metrics(trainer, batch_metrics(counts), training=counts.training)
             reporter.batch(counts)
 
         guard = BatchGuard(
@@ -217,7 +217,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             on_counts=on_counts,
         )
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
-        reporter.start(trainer_hooks.get_limit(trainer), resumed_from_step)
+        reporter.start(trainer_facts.get_limit(trainer), resumed_from_step)
         if mode != options.mode:
             reporter.warn(
                 "measured-only",

@@ -14,16 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from truncation_guard import trainer_hooks
+from truncation_guard import trainer_facts
 from truncation_guard.advantages import Mode, advantage_weights, guard_rewards
 from truncation_guard.counts import BatchCounts, GroupCounts
+from truncation_guard.groups import GatheredRollouts, GroupFigure
 from truncation_guard.rollouts import (
     Cause,
     Column,
     GenerationRules,
-    GroupFigure,
     Outcome,
-    Rollouts,
     describe_completions,
 )
 
@@ -46,7 +45,7 @@ class _Batch:
     rules: GenerationRules
     rows_here: Tensor
     """The rows of this process, on the CPU."""
-    rollouts: Rollouts
+    rollouts: GatheredRollouts
     """The rows of all processes, on the device."""
     reward_sums: Tensor | None = None
     """Sum and number of the rewards of all, terminated and truncated completions, (6,) float32."""
@@ -97,25 +96,25 @@ class BatchGuard:
         """
         prompt_ids, completion_ids, *more = generated
         tool_masks, completions = more[:2] if len(more) > 1 else (None, more[0])
-        rules = trainer_hooks.generation_rules(trainer)
-        num_generations = trainer_hooks.get_num_generations(trainer, training=self._training)
+        rules = trainer_facts.generation_rules(trainer)
+        num_generations = trainer_facts.get_num_generations(trainer, training=self._training)
         rows = describe_completions(
             rules,
             [len(ids) for ids in prompt_ids],
             completion_ids,
             tool_masks,
             completions,
-            trainer_hooks.masked_by_trainer(trainer, completion_ids),
+            trainer_facts.masked_by_trainer(trainer, completion_ids),
         )
         self._batch = _Batch(
-            self._training, num_generations, rules, rows, Rollouts(rows, num_generations)
+            self._training, num_generations, rules, rows, GatheredRollouts(rows, num_generations)
         )
         return rows
 
     def take(self, gathered: Tensor) -> None:
         """Take in the rows of all processes, (rows of all, columns) int64 on the device."""
         batch = self._current()
-        batch.rollouts = Rollouts(gathered, batch.num_generations)
+        batch.rollouts = GatheredRollouts(gathered, batch.num_generations)
 
     def guard_rewards(self, trainer: Any, rewards: Tensor) -> Tensor:
         """The mode's change to the rewards of all processes, (rows of all, reward functions).
@@ -137,7 +136,7 @@ class BatchGuard:
                 truncated,
                 mode=self._mode,
                 truncated_weight=self._truncated_weight,
-                loss_divides_by_rows=trainer_hooks.loss_divides_by_rows(trainer),
+                loss_divides_by_rows=trainer_facts.loss_divides_by_rows(trainer),
             )
         batch.reward_sums = reward_sums
         return guarded
@@ -182,7 +181,7 @@ class BatchGuard:
         if columns[Column.FAILED].any():
             return True
         if batch.weights is not None and advantages is not None:
-            trainer_hooks.replace_logged_advantages(trainer, numbers[-len(rows) :].tolist())
+            trainer_facts.replace_logged_advantages(trainer, numbers[-len(rows) :].tolist())
         self._on_counts(trainer, _counts(trainer, batch, columns, numbers[rows.numel() :]))
         return False
 
@@ -194,14 +193,14 @@ class BatchGuard:
     def _advantages(self, trainer: Any, batch: _Batch) -> Tensor | None:
         """Those of all processes as the loss will use them, (rows,); None where not known."""
         rows = batch.rollouts.rows
-        listed = trainer_hooks.logged_advantages(trainer, len(rows)) if self._in_order else None
+        listed = trainer_facts.logged_advantages(trainer, len(rows)) if self._in_order else None
         if listed is None:
             return None
         advantages = torch.tensor(listed, dtype=torch.float32).to(rows.device, non_blocking=True)
         return advantages if batch.weights is None else advantages * batch.weights
 
 
-def _reward_sums(trainer: Any, rollouts: Rollouts, rewards: Tensor) -> Tensor:
+def _reward_sums(trainer: Any, rollouts: GatheredRollouts, rewards: Tensor) -> Tensor:
     """Sums and numbers of the weighted rewards, unscorable completions aside, (6,) float32."""
     weights = trainer.reward_weights.to(rewards.device, non_blocking=True)
     total = (rewards * weights).nansum(dim=1).float()

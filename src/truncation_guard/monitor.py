@@ -32,8 +32,10 @@ _AT_ONCE_SHARE = 0.25
 _AT_ONCE_COMPLETIONS = 4
 ENOUGH_COMPLETIONS = 64
 _GROUPS_SHARE = 0.25
-_RISE = 0.05
-_WORSE = 0.10
+_ROUNDING = 1e-9
+"""Shares are quotients: 0.15 - 0.1 is a little below 0.05."""
+_RISE = 0.05 - _ROUNDING
+_WORSE = 0.10 - _ROUNDING
 
 
 @dataclass(slots=True)
@@ -208,7 +210,7 @@ class TruncationMonitor:
                 self._nothing_pushes_back
                 and earlier_lowest is not None
                 and window.share > warn_above
-                and window.share >= earlier_lowest + _RISE,
+                and window.share - earlier_lowest >= _RISE,
                 window.share,
             ),
         }
@@ -222,8 +224,7 @@ class TruncationMonitor:
         wait = self._cooldown
         if key in self._said:
             last_step, wait, last_share = self._said[key]
-            # A step below the last one is a new training: its first line is due.
-            if step >= last_step and share < last_share + _WORSE:
+            if share - last_share < _WORSE:
                 if step < last_step + wait:
                     return False
                 wait *= 2

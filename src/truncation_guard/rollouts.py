@@ -1,8 +1,7 @@
-"""How each completion of a generation batch ended, and the counts per group.
+"""How each completion of a generation batch ended.
 
 The one idea: every completion becomes one fixed-width row of integers (`Column`), so that a batch
-of any kind is one small tensor. `describe_completions` makes the rows of this process on the CPU;
-`Rollouts` holds the rows of all processes on the trainer's device and counts there.
+of any kind is one small tensor, made on the CPU where the token lists are.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -56,18 +55,6 @@ class Column(IntEnum):
     """An end-of-turn token that the row holds and generation does not stop at, else -1."""
     FAILED = 5
     """1 where the guard of the row's process failed and knows nothing of the row."""
-
-
-class GroupFigure(IntEnum):
-    """What `Rollouts.group_counts` counts: see `monitor.GroupCounts` for the meanings."""
-
-    TRUNCATED = 0
-    ALL_TRUNCATED = 1
-    ONE_SURVIVOR = 2
-    WORST = 3
-    WITHOUT_SIGNAL = 4
-    TRUNCATED_WITHOUT_SIGNAL = 5
-    SURVIVOR_ADVANTAGE_SUM = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,58 +176,6 @@ def failed_rows(count: int) -> Tensor:
     rows = torch.zeros((count, len(Column)), dtype=torch.int64)
     rows[:, Column.FAILED] = 1
     return rows
-
-
-@dataclass(frozen=True, slots=True)
-class Rollouts:
-    """One generation batch, all processes, on the trainer's device."""
-
-    rows: Tensor
-    """Shape (rows of all processes, number of columns), int64, in the trainer's order."""
-    num_generations: int
-    """Completions per group; groups are consecutive rows."""
-
-    @property
-    def truncated(self) -> Tensor:
-        """Shape (rows,), bool."""
-        return self.rows[:, Column.OUTCOME] == Outcome.TRUNCATED
-
-    @property
-    def any_failed(self) -> Tensor:
-        """Whether the guard of any process failed: a bool scalar, still on the device."""
-        return self.rows[:, Column.FAILED].any()
-
-    def group_counts(self, advantages: Tensor | None) -> Tensor:
-        """What truncation left of the groups.
-
-        Args:
-            advantages: shape (rows,), as the loss will use them; None where they are not known.
-
-        Returns:
-            Shape (number of `GroupFigure`s,), float32, on the device. The figures that need
-            advantages are NaN without them.
-        """
-        truncated = self.truncated.view(-1, self.num_generations)
-        per_group = truncated.sum(dim=1)
-        affected = per_group > 0
-        unknown = torch.full((), torch.nan, device=per_group.device)
-        silent = silent_and_affected = survivors = unknown
-        if advantages is not None:
-            grouped = advantages.float().view(-1, self.num_generations)
-            is_silent = (grouped == 0).all(dim=1)
-            silent, silent_and_affected = is_silent.sum(), (is_silent & affected).sum()
-            # No group with truncation gives 0 / 0: NaN, not known.
-            survivors = grouped.masked_fill(truncated, 0.0).sum() / affected.sum()
-        figures = {
-            GroupFigure.TRUNCATED: affected.sum(),
-            GroupFigure.ALL_TRUNCATED: (per_group == self.num_generations).sum(),
-            GroupFigure.ONE_SURVIVOR: (per_group == self.num_generations - 1).sum(),
-            GroupFigure.WORST: per_group.max(),
-            GroupFigure.WITHOUT_SIGNAL: silent,
-            GroupFigure.TRUNCATED_WITHOUT_SIGNAL: silent_and_affected,
-            GroupFigure.SURVIVOR_ADVANTAGE_SUM: survivors,
-        }
-        return torch.stack([figures[figure].float() for figure in GroupFigure])
 
 
 def _outcomes(

@@ -1,0 +1,184 @@
+"""What a trainer of TRL says of itself: limit, stop tokens, loss, and its log to write into.
+
+The one idea: settings are read when they are used, from where generation itself reads them, so
+that a change during training is seen. Read in TRL 1.16 and transformers 5.24.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from truncation_guard.rollouts import GenerationRules
+
+_TRANSFORMERS_DEFAULT_NEW_TOKENS = 20
+"""What `generate` writes when neither `max_new_tokens` nor `max_length` is set."""
+_EARLY_STOPS = ("stop_strings", "stop", "max_time", "stopping_criteria")
+"""Keys of `generation_kwargs` that end a completion without a stop token."""
+_END_OF_TURN = re.compile(
+    r"im_end|eo[stm](_id)?|end|/s|return|turn|"
+    r"end_?of_?(text|turn|sentence|message|utterance)(_token)?",
+    re.IGNORECASE,
+)
+"""Names, without their brackets, of the tokens by which models end a turn or a text."""
+_BRACKETS = "<>[]|\uff5c"
+_SPACES = "\u2581"
+"""DeepSeek writes its special tokens with a full-width bar and a block for the space."""
+_START_OF_TURN = "<|turn>"
+"""Gemma 4 ends a turn with the same name and the bar on the other side."""
+
+
+def is_grpo(trainer: Any) -> bool:
+    """Whether the loss is one of GRPO's rather than RLOO's."""
+    import trl
+
+    return isinstance(trainer, trl.GRPOTrainer)
+
+
+def loss_divides_by_rows(trainer: Any) -> bool:
+    """Whether an excluded row would dilute the others, by TRL 1.16's `_compute_loss`."""
+    if not is_grpo(trainer):
+        return True
+    return trainer.loss_type in ("grpo", "sapo", "dr_grpo", "luspo")
+
+
+def generation_rules(trainer: Any) -> GenerationRules:
+    """What can end a completion of this trainer, read from its live settings."""
+    tokenizer = _tokenizer(trainer)
+    kwargs = trainer.args.generation_kwargs or {}
+    config = None if trainer.use_vllm else trainer.generation_config
+    stops = _stop_token_ids(trainer, tokenizer, kwargs, config)
+    limit = get_limit(trainer)
+    tools = getattr(trainer, "tools", None)
+    early = [kwargs.get(key) or getattr(config, key, None) for key in _EARLY_STOPS]
+    return GenerationRules(
+        stop_token_ids=stops,
+        pad_token_id=tokenizer.pad_token_id,
+        limit=limit,
+        context_window=_context_window(trainer, limit),
+        pad_prompts_to=_pads_prompts_to(trainer),
+        stops_on_request=any(early)
+        or getattr(trainer, "rollout_func", None) is not None
+        or getattr(trainer, "environment_factories", None) is not None,
+        end_of_turn={
+            token: name for token, name in _end_of_turn_tokens(tokenizer) if token not in stops
+        },
+        max_tool_iterations=trainer.max_tool_calling_iterations if tools else None,
+    )
+
+
+def get_num_generations(trainer: Any, *, training: bool) -> int:
+    """Completions per prompt."""
+    number: int = trainer.num_generations if training else trainer.num_generations_eval
+    return number
+
+
+def get_limit(trainer: Any) -> int | None:
+    """The limit in tokens that generation obeys now; None where there is none.
+
+    `generation_kwargs` override `max_completion_length`, and the tool loop keeps to
+    `trainer.max_completion_length` besides.
+    """
+    limit: int | None
+    budget: int | None = trainer.max_completion_length if getattr(trainer, "tools", None) else None
+    if trainer.use_vllm:
+        vllm = trainer.vllm_generation
+        limit = vllm.generation_kwargs.get("max_tokens", vllm.max_completion_length)
+    else:
+        limit = trainer.generation_config.max_new_tokens
+        if limit is None and _max_length(trainer) is None:
+            limit = _TRANSFORMERS_DEFAULT_NEW_TOKENS
+    return min((n for n in (limit, budget) if n is not None), default=None)
+
+
+def masked_by_trainer(trainer: Any, completion_ids: Iterable[Sequence[int]]) -> list[bool]:
+    """The completions that `mask_truncated_completions` takes out of the loss, by TRL's rule."""
+    if not trainer.mask_truncated_completions:
+        return [False for _ in completion_ids]
+    ends = {*trainer.eos_token_ids, _tokenizer(trainer).pad_token_id}
+    return [ids[-1] not in ends for ids in completion_ids]
+
+
+def logged_advantages(trainer: Any, rows: int) -> list[float] | None:
+    """The advantages of the newest `rows` completions, all processes, from TRL's own table.
+
+    None where the table, which holds one training batch, is too short (in evaluation).
+    """
+    log = trainer._logs["advantages"]
+    return list(islice(log, len(log) - rows, None)) if len(log) >= rows else None
+
+
+def replace_logged_advantages(trainer: Any, advantages: Sequence[float]) -> None:
+    """Show in the completions table the advantages that are really used."""
+    log = trainer._logs["advantages"]
+    for _ in advantages:
+        log.pop()
+    log.extend(advantages)
+
+
+def log_metrics(trainer: Any, metrics: dict[str, float], *, training: bool) -> None:
+    """Hand metrics to TRL's own log, which averages them and adds `eval_`."""
+    table = trainer._metrics["train" if training else "eval"]
+    for name, value in metrics.items():
+        table[name].append(value)
+
+
+def _tokenizer(trainer: Any) -> Any:
+    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+
+
+def _stop_token_ids(
+    trainer: Any, tokenizer: Any, kwargs: dict[str, Any], config: Any
+) -> frozenset[int]:
+    sources = (
+        trainer.eos_token_ids,
+        tokenizer.eos_token_id,
+        getattr(config, "eos_token_id", None),
+        kwargs.get("eos_token_id"),
+        kwargs.get("stop_token_ids"),
+    )
+    stops: set[int] = set()
+    for source in sources:
+        if isinstance(source, int):
+            stops.add(source)
+        elif source is not None:
+            stops.update(int(token) for token in source)
+    return frozenset(stops)
+
+
+def _end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
+    special = set(tokenizer.all_special_tokens)
+    return [
+        (token, added.content)
+        for token, added in sorted(tokenizer.added_tokens_decoder.items())
+        if (added.special or added.content in special)
+        and added.content != _START_OF_TURN
+        and _END_OF_TURN.fullmatch(added.content.strip(_BRACKETS).replace(_SPACES, "_"))
+    ]
+
+
+def _max_length(trainer: Any) -> int | None:
+    """`max_length` of prompt and completion, which only counts without `max_new_tokens`."""
+    own = trainer.generation_config.max_length
+    length: int | None = own if own is not None else trainer.model.generation_config.max_length
+    return length
+
+
+def _context_window(trainer: Any, limit: int | None) -> int | None:
+    if trainer.use_vllm:
+        vllm = trainer.vllm_generation
+        if vllm.mode == "colocate":
+            return int(vllm.llm.llm_engine.model_config.max_model_len)
+        if vllm.max_model_length is not None:
+            return int(vllm.max_model_length)
+    elif limit is None:
+        return _max_length(trainer)
+    model = getattr(trainer.model, "module", trainer.model)
+    window: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return window
+
+
+def _pads_prompts_to(trainer: Any) -> int | None:
+    if trainer.use_vllm or trainer.use_transformers_continuous_batching:
+        return None
+    return trainer.pad_to_multiple_of or 1
