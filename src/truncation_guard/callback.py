@@ -204,17 +204,12 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             is_main_process=trainer.is_world_process_zero(),
             output_dir=trainer.args.output_dir,
         )
-
-        def on_counts(trainer: Any, counts: BatchCounts) -> None:
-            trainer_facts.log_metrics(trainer, batch_metrics(counts), training=counts.training)
-            reporter.batch(counts)
-
         guard = BatchGuard(
             mode=mode,
             truncated_weight=options.truncated_weight,
             truncated_reward=options.truncated_reward,
             in_order=not overridden,
-            on_counts=on_counts,
+            on_counts=self._on_counts,
         )
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
         reporter.start(trainer_facts.get_limit(trainer), resumed_from_step)
@@ -228,6 +223,11 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
                 "use truncation_guard.guard_advantages in it, or mode='observe' to silence this",
             )
         return self._rollouts
+
+    def _on_counts(self, trainer: Any, counts: BatchCounts) -> None:
+        trainer_facts.log_metrics(trainer, batch_metrics(counts), training=counts.training)
+        if self._reporter is not None:
+            self._reporter.batch(counts)
 
     def _restore(self, entry: Any) -> None:
         """Take window and cool-downs from the checkpoint: from this object or from `entry`."""

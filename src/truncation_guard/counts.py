@@ -68,8 +68,10 @@ class BatchCounts:
     """Completions that ended below every limit without a stop token."""
     stopped_unasked: int
     """Those of them for which no reason is known, not even one of `end_of_turn`."""
+    searched: int
+    """Completions, of those that did not terminate, that were searched for such a token."""
     end_of_turn: Mapping[str, int]
-    """Token that looks like an end of turn and stops nothing -> completions that hold it."""
+    """Token that looks like an end of turn and stops nothing -> searched ones that hold it."""
     stop_tokens: tuple[int, ...]
     """The tokens that generation stops at."""
     groups: GroupCounts
@@ -88,6 +90,7 @@ class BatchCounts:
             tool_iterations=self.tool_iterations + later.tool_iterations,
             stopped=self.stopped + later.stopped,
             stopped_unasked=self.stopped_unasked + later.stopped_unasked,
+            searched=self.searched + later.searched,
             end_of_turn=_sum(self.end_of_turn, later.end_of_turn),
             groups=self.groups + later.groups,
             reward=None,
@@ -109,6 +112,14 @@ class BatchCounts:
     def share(self) -> float:
         """Share of truncated completions."""
         return self.truncated / self.completions
+
+    @property
+    def end_of_turn_share(self) -> float:
+        """Share of completions that ran past an end of turn, as far as the search tells."""
+        if self.searched == 0:
+            return 0.0
+        held = sum(self.end_of_turn.values()) / self.searched
+        return held * (self.truncated + self.stopped) / self.completions
 
     @property
     def above_limit(self) -> int:

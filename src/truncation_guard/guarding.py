@@ -19,6 +19,7 @@ from truncation_guard.advantages import Mode, advantage_weights, guard_rewards
 from truncation_guard.counts import BatchCounts, GroupCounts
 from truncation_guard.groups import GatheredRollouts, GroupFigure
 from truncation_guard.rollouts import (
+    NOT_SEARCHED,
     Cause,
     Column,
     GenerationRules,
@@ -234,8 +235,12 @@ def _exclude_from_loss(
         changes["old_logps"] = output["old_logps"].masked_fill(row, 0.0)
         return changes
     row = row.unsqueeze(1)
-    mask = output.get("tool_mask", torch.ones_like(output["completion_mask"]))
-    changes["tool_mask"] = mask.masked_fill(row, 0)
+    if "tool_mask" in output:
+        changes["tool_mask"] = output["tool_mask"].masked_fill(row, 0)
+    else:
+        # TRL's mask where it made none would be all ones. A view costs no memory.
+        mask = output["completion_mask"]
+        changes["tool_mask"] = (~row).to(mask.dtype).expand_as(mask)
     if "old_per_token_logps" in output:
         changes["old_per_token_logps"] = output["old_per_token_logps"].masked_fill(row, 0.0)
     return changes
@@ -247,7 +252,7 @@ def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> B
     cause, end_of_turn = columns[Column.CAUSE], columns[Column.END_OF_TURN]
     truncated, stopped = outcome == Outcome.TRUNCATED, outcome == Outcome.STOPPED
     figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
-    means = [float(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
+    means = [_known(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
     return BatchCounts(
         step=trainer.state.global_step,
         training=batch.training,
@@ -262,6 +267,7 @@ def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> B
         tool_iterations=int((cause == Cause.TOOL_ITERATIONS).sum()),
         stopped=int(stopped.sum()),
         stopped_unasked=int((stopped & (cause == Cause.NONE) & (end_of_turn < 0)).sum()),
+        searched=int((end_of_turn != NOT_SEARCHED).sum()),
         end_of_turn={
             f"{token} ({batch.rules.end_of_turn.get(token, 'unknown here')})": count
             for token, count in _histogram(end_of_turn[end_of_turn >= 0]).items()
@@ -275,12 +281,8 @@ def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> B
 
 
 def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCounts:
-    known = {
-        figure: None if np.isnan(value) else float(value)
-        for figure, value in zip(GroupFigure, figures, strict=True)
-    }
-    silent = known[GroupFigure.WITHOUT_SIGNAL]
-    silent_and_affected = known[GroupFigure.TRUNCATED_WITHOUT_SIGNAL]
+    silent = _known(figures[GroupFigure.WITHOUT_SIGNAL])
+    silent_and_affected = _known(figures[GroupFigure.TRUNCATED_WITHOUT_SIGNAL])
     return GroupCounts(
         groups=rows // num_generations,
         truncated=int(figures[GroupFigure.TRUNCATED]),
@@ -290,8 +292,13 @@ def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCou
         size=num_generations,
         without_signal=None if silent is None else int(silent),
         truncated_without_signal=None if silent_and_affected is None else int(silent_and_affected),
-        survivor_advantage_sum=known[GroupFigure.SURVIVOR_ADVANTAGE_SUM],
+        survivor_advantage_sum=_known(figures[GroupFigure.SURVIVOR_ADVANTAGE_SUM]),
     )
+
+
+def _known(figure: np.float32) -> float | None:
+    """None for what is not known, and for what a reward of infinity makes of a mean."""
+    return float(figure) if np.isfinite(figure) else None
 
 
 def _histogram(values: _Integers) -> dict[int, int]:

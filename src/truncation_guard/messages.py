@@ -134,8 +134,8 @@ def _stop_tokens(verdict: Verdict, effect: str) -> tuple[str, str]:
     counts = verdict.counts
     stops = ", ".join(map(str, counts.stop_tokens))
     facts = [
-        f"{held} completions hold token {token}, which looks like an end of turn, but generation "
-        f"only stops at {stops}"
+        f"{held} of {counts.searched} completions that did not terminate hold token {token}, which "
+        f"looks like an end of turn, but generation only stops at {stops}"
         for token, held in counts.end_of_turn.items()
     ]
     if counts.stopped_unasked:

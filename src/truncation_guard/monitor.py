@@ -190,7 +190,7 @@ class TruncationMonitor:
     ) -> dict[Code, float]:
         """Every code that applies, in order, with the share that tells how bad it is."""
         total, groups = batch.completions, batch.groups
-        stops = (sum(batch.end_of_turn.values()) + batch.stopped_unasked) / total
+        stops = max(batch.end_of_turn_share, batch.stopped_unasked / total)
         context = batch.causes["context"]
         no_signal = (groups.truncated_without_signal or 0) / groups.groups
         shares: dict[Code, tuple[bool, float]] = {

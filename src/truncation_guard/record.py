@@ -137,7 +137,10 @@ def _parse(line: str) -> dict[str, Any] | None:
         entry = json.loads(line)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) and "kind" in entry else None
+    needed = {"kind", "split", "step", "batch"}
+    if not isinstance(entry, dict) or "kind" not in entry:
+        return None
+    return entry if entry["kind"] != "batch" or needed <= entry.keys() else None
 
 
 def _rewind(run: RecordedRun, start: dict[str, Any]) -> None:

@@ -13,6 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+NOT_FOUND, NOT_SEARCHED = -1, -2
+_SEARCHED_ROWS = 16
+"""Rows that each process searches for an unknown end of turn: a search reads every token."""
+
 
 class Outcome(IntEnum):
     """How a completion ended."""
@@ -52,7 +56,8 @@ class Column(IntEnum):
     OUTCOME = 2
     CAUSE = 3
     END_OF_TURN = 4
-    """An end-of-turn token that the row holds and generation does not stop at, else -1."""
+    """An end-of-turn token that the row holds and generation does not stop at; else `NOT_FOUND`
+    or, in most rows of a large batch, `NOT_SEARCHED`."""
     FAILED = 5
     """1 where the guard of the row's process failed and knows nothing of the row."""
 
@@ -164,10 +169,9 @@ def describe_completions(
     rows = _outcomes(rules, prompt_lengths, full, written, last, tool_causes)
     rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
     if rules.end_of_turn:
-        for index in (rows[:, Column.OUTCOME] != Outcome.TERMINATED).nonzero().flatten().tolist():
-            rows[index, Column.END_OF_TURN] = _unknown_end_of_turn(
-                completion_ids[index], masks[index], rules.end_of_turn
-            )
+        rows[:, Column.END_OF_TURN] = torch.tensor(
+            _unknown_end_of_turns(rules, completion_ids, masks, rows[:, Column.OUTCOME])
+        )
     return rows
 
 
@@ -211,7 +215,7 @@ def _outcomes(
     rows[:, Column.LENGTH] = torch.where(outcome == Outcome.TRUNCATED, lengths, ends)
     rows[:, Column.OUTCOME] = outcome
     rows[:, Column.CAUSE] = cause
-    rows[:, Column.END_OF_TURN] = -1
+    rows[:, Column.END_OF_TURN] = NOT_SEARCHED
     return rows
 
 
@@ -258,9 +262,18 @@ def _tool_cause(messages: Any, max_iterations: int | None) -> int:
     return Cause.TOOL_ITERATIONS if answered >= max_iterations else Cause.TOOL
 
 
-def _unknown_end_of_turn(
-    ids: Sequence[int], mask: Sequence[int] | None, end_of_turn: Collection[int]
-) -> int:
-    if mask is not None:
-        ids = np.asarray(ids)[np.asarray(mask, dtype=bool)].tolist()
-    return next((token for token in end_of_turn if token in ids), -1)
+def _unknown_end_of_turns(
+    rules: GenerationRules,
+    completion_ids: Sequence[Sequence[int]],
+    masks: Sequence[Sequence[int] | None],
+    outcomes: Tensor,
+) -> list[int]:
+    """The column `END_OF_TURN`, from a sample of the rows that did not terminate."""
+    suspects = (outcomes != Outcome.TERMINATED).nonzero().flatten().tolist()
+    found = [NOT_SEARCHED] * len(completion_ids)
+    for index in suspects[:: max(-(len(suspects) // -_SEARCHED_ROWS), 1)]:
+        ids, mask = completion_ids[index], masks[index]
+        if mask is not None:
+            ids = np.asarray(ids)[np.asarray(mask, dtype=bool)].tolist()
+        found[index] = next((token for token in rules.end_of_turn if token in ids), NOT_FOUND)
+    return found

@@ -6,6 +6,7 @@ that a change during training is seen. Read in TRL 1.16 and transformers 5.24.
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -146,6 +147,7 @@ def _stop_token_ids(
     return frozenset(stops)
 
 
+@lru_cache(maxsize=1)  # some tokenizers have thousands of added tokens, and they stay the same
 def _end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
     special = set(tokenizer.all_special_tokens)
     return [

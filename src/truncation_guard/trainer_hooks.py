@@ -80,10 +80,10 @@ def find_trainer(callback: object) -> Any | None:
     frame = inspect.currentframe()
     while frame is not None:
         candidate = frame.f_locals.get("self")
-        if isinstance(candidate, Trainer) and any(
-            known is callback for known in candidate.callback_handler.callbacks
-        ):
-            return candidate
+        if isinstance(candidate, Trainer):
+            handler = getattr(candidate, "callback_handler", None)  # none early in __init__
+            if handler is not None and any(known is callback for known in handler.callbacks):
+                return candidate
         frame = frame.f_back
     return None
 
