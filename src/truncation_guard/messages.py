@@ -164,25 +164,21 @@ def _context(verdict: Verdict, effect: str) -> tuple[str, str]:
 def _all_truncated(verdict: Verdict, effect: str) -> tuple[str, str]:
     groups = verdict.counts.groups
     return (
-        f"in {groups.all_truncated} of {groups.groups} groups every completion was cut off "
-        f"({effect}): such a group cannot show the model what a finished answer is worth; "
-        f"{_limit_fact(verdict)}",
+        f"all completions of {groups.all_truncated} of {groups.groups} groups were cut off "
+        f"{_cut_by(verdict)} before they finished ({effect}): such a group cannot show the model "
+        f"what a finished answer is worth; {_limit_fact(verdict)}",
         _raise_limit(verdict),
     )
 
 
-def _truncated_fact(verdict: Verdict, effect: str) -> tuple[str, str]:
-    counts = verdict.counts
+def _truncated(verdict: Verdict, effect: str) -> tuple[str, str]:
+    share = f"{_percent(verdict.share)} of completions"
     if verdict.over_window:
         share = f"{_percent(verdict.share)} of the last {verdict.window_completions} completions"
-    else:
-        share = f"{_percent(verdict.share)} of completions"
-    by = f"at max_completion_length={counts.limit}"
-    if counts.causes["limit"] == 0 and counts.truncated:
-        by = "in the tool loop" if counts.causes["tool"] else "by the context window"
-    effect = effect if counts.training else "evaluation is only measured"
+    effect = effect if verdict.counts.training else "evaluation is only measured"
     return (
-        f"{share} were cut off {by} before they finished ({effect}); {_limit_fact(verdict)}",
+        f"{share} were cut off {_cut_by(verdict)} before they finished ({effect}); "
+        f"{_limit_fact(verdict)}",
         _raise_limit(verdict),
     )
 
@@ -211,10 +207,18 @@ _WORDING: dict[Code, Callable[[Verdict, str], tuple[str, str]]] = {
     "stop-tokens": _stop_tokens,
     "context": _context,
     "all-truncated": _all_truncated,
-    "truncated": _truncated_fact,
+    "truncated": _truncated,
     "no-signal": _no_signal,
     "rising": _rising,
 }
+
+
+def _cut_by(verdict: Verdict) -> str:
+    counts = verdict.counts
+    most = max(counts.causes, key=lambda cause: counts.causes[cause])
+    if most == "limit" or not counts.truncated:
+        return f"at max_completion_length={counts.limit}"
+    return "in the tool loop" if most == "tool" else "by the context window"
 
 
 def _limit_fact(verdict: Verdict) -> str:
