@@ -45,7 +45,7 @@ class ContainedRollouts:
         store = trainer_hooks.distributed_store()
         processes = trainer.accelerator.num_processes
         if store is not None and processes > 1:
-            handshake.meet(store, processes, trainer.accelerator.process_index)
+            handshake.meet(store, processes, trainer.accelerator.process_index, handshake.TIMEOUT)
         self._met = True
 
     def begin(self, trainer: Any) -> None:
@@ -97,8 +97,8 @@ class ContainedRollouts:
         gathered, self._gathered = self._gathered, None
         if gathered is None:
             return output
-        changes = self._contain(self._guard.changes, trainer, output)
-        another_failed = self._contain(self._guard.report, trainer)
+        guarded = self._contain(self._guarded, trainer, output)
+        another_failed = self._contain(self._guard.report, trainer) is True
         if self._failed or another_failed:
             self._off |= bool(gathered[:, Column.FAILED].any())
         if another_failed and trainer.accelerator.is_main_process:
@@ -107,11 +107,18 @@ class ContainedRollouts:
                 "is switched off on all of them. Training goes on as it would without it.",
                 PREFIX,
             )
-        return {**output, **(changes or {})}
+        return output if guarded is None else guarded
 
     def event(self, handle: Callable[..., Any], *args: Any) -> Any:
         """Let `handle` deal with an event of the trainer; None where it cannot."""
         return self._contain(handle, *args)
+
+    def _guarded(self, trainer: Any, output: dict[str, Any]) -> dict[str, Any]:
+        changes = self._guard.changes(trainer, output)
+        for name, value in changes.items():
+            if not _is_like(value, output.get(name, output["completion_mask"])):
+                raise RuntimeError(f"{name} was changed to {value!r}")
+        return {**output, **changes}
 
     def _contain(self, work: Callable[..., Any], *args: Any, like: Tensor | None = None) -> Any:
         """The result of `work`; None once the guard of this process has failed."""

@@ -48,8 +48,9 @@ class _Batch:
     """The rows of this process, on the CPU."""
     rollouts: GatheredRollouts
     """The rows of all processes, on the device."""
-    reward_sums: Tensor | None = None
+    reward_sums: Tensor
     """Sum and number of the rewards of all, terminated and truncated completions, (6,) float32."""
+    rewarded: bool = False
     weights: Tensor | None = None
     """Factor of each advantage, (rows of all processes,); None where the mode does nothing."""
 
@@ -108,7 +109,12 @@ class BatchGuard:
             trainer_facts.masked_by_trainer(trainer, completion_ids),
         )
         self._batch = _Batch(
-            self._training, num_generations, rules, rows, GatheredRollouts(rows, num_generations)
+            training=self._training,
+            num_generations=num_generations,
+            rules=rules,
+            rows_here=rows,
+            rollouts=GatheredRollouts(rows, num_generations),
+            reward_sums=torch.zeros(6),
         )
         return rows
 
@@ -116,6 +122,7 @@ class BatchGuard:
         """Take in the rows of all processes, (rows of all, columns) int64 on the device."""
         batch = self._current()
         batch.rollouts = GatheredRollouts(gathered, batch.num_generations)
+        batch.reward_sums = batch.reward_sums.to(gathered.device, non_blocking=True)
 
     def guard_rewards(self, trainer: Any, rewards: Tensor) -> Tensor:
         """The mode's change to the rewards of all processes, (rows of all, reward functions).
@@ -124,7 +131,7 @@ class BatchGuard:
         batch as it was.
         """
         batch = self._current()
-        if batch.reward_sums is not None:  # a wrapper around the wrapper calls twice
+        if batch.rewarded:  # a wrapper around the wrapper calls twice
             return rewards
         reward_sums = _reward_sums(trainer, batch.rollouts, rewards)
         guarded = rewards
@@ -139,7 +146,7 @@ class BatchGuard:
                 truncated_weight=self._truncated_weight,
                 loss_divides_by_rows=trainer_facts.loss_divides_by_rows(trainer),
             )
-        batch.reward_sums = reward_sums
+        batch.reward_sums, batch.rewarded = reward_sums, True
         return guarded
 
     def changes(self, trainer: Any, output: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -174,8 +181,9 @@ class BatchGuard:
         batch, self._batch = self._current(), None
         rows = batch.rollouts.rows
         advantages = self._advantages(trainer, batch)
-        parts = [rows.T.flatten(), batch.rollouts.group_counts(advantages)]
-        parts += [part for part in (batch.reward_sums, advantages) if part is not None]
+        parts = [rows.T.flatten(), batch.rollouts.group_counts(advantages), batch.reward_sums]
+        if advantages is not None:
+            parts.append(advantages)
         # Lengths and token ids are far below 2**24, up to which float32 holds every integer.
         numbers = torch.cat([part.float() for part in parts]).cpu().numpy()
         columns = numbers[: rows.numel()].reshape(len(Column), -1).astype(np.int64)

@@ -10,31 +10,35 @@ from itertools import count
 from typing import Any
 
 TIMEOUT = timedelta(seconds=30)
+"""Processes begin a training together: preparing the model is a collective."""
 
 _meetings: Iterator[int] = count()
 """Processes run the same program, so their n-th meetings are one and the same."""
 
 
-def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta = TIMEOUT) -> None:
+def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta) -> None:
     """Wait for the guards of the other processes.
 
     Args:
         store: torch.distributed's store.
         num_processes: processes that take part in the training.
         process_index: this one's number.
-        timeout: how long to wait.
+        timeout: how long to wait, twice at most.
 
     Raises:
         RuntimeError: if one of them did not come.
     """
     meeting = next(_meetings)
-    keys = [f"truncation_guard/{meeting}/{index}" for index in range(num_processes)]
-    store.set(keys[process_index], "here")
-    try:
-        store.wait(keys, timeout)
-    except Exception as error:
-        raise RuntimeError(
-            f"TruncationGuardCallback was added on process {process_index}, but not on all "
-            f"{num_processes} processes: it would wait for the others for ever. Add it on every "
-            "process."
-        ) from error
+    # Who did not meet the others in time says nothing in the second round, so that one who came
+    # late does not believe that all are here.
+    for word in ("here", "ready"):
+        keys = [f"truncation_guard/{meeting}/{word}/{index}" for index in range(num_processes)]
+        store.set(keys[process_index], "1")
+        try:
+            store.wait(keys, timeout)
+        except Exception as error:
+            raise RuntimeError(
+                f"TruncationGuardCallback was added on process {process_index}, but not on all "
+                f"{num_processes} processes: it would wait for the others for ever. Add it on "
+                "every process."
+            ) from error
