@@ -1,0 +1,220 @@
+"""What the guard reads from a trainer, for the backends that a small CPU test cannot run."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny
+
+from truncation_guard import trainer_facts
+
+
+def stand_in(**overrides: Any) -> Any:
+    """A trainer's attributes as TRL 1.16 names them; transformers backend, limit 8."""
+    model = tiny.model()
+    defaults: dict[str, Any] = {
+        "use_vllm": False,
+        "use_transformers_continuous_batching": False,
+        "processing_class": tiny.tokenizer(),
+        "model": model,
+        "eos_token_ids": [tiny.EOS],
+        "args": SimpleNamespace(generation_kwargs=None),
+        "generation_config": SimpleNamespace(
+            max_new_tokens=8, max_length=None, eos_token_id=[tiny.EOS], stop_strings=None
+        ),
+        "max_completion_length": 8,
+        "max_tool_calling_iterations": 3,
+        "mask_truncated_completions": False,
+        "tools": [],
+        "rollout_func": None,
+        "environment_factories": None,
+        "pad_to_multiple_of": None,
+    }
+    return SimpleNamespace(**(defaults | overrides))
+
+
+def vllm(mode: str = "colocate", **overrides: Any) -> Any:
+    engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=48))
+    defaults = {
+        "mode": mode,
+        "generation_kwargs": {},
+        "max_completion_length": 16,
+        "max_model_length": None,
+    }
+    if mode == "colocate":
+        defaults["llm"] = SimpleNamespace(llm_engine=engine)
+    return SimpleNamespace(**(defaults | overrides))
+
+
+class TestLimit:
+    def test_transformers_obeys_its_generation_config(self):
+        assert trainer_facts.get_limit(stand_in(max_completion_length=99)) == 8
+
+    def test_without_a_limit_transformers_stops_at_twenty_new_tokens(self):
+        made = stand_in(max_completion_length=None)
+        made.generation_config.max_new_tokens = None
+        assert trainer_facts.get_limit(made) == 20
+
+    @pytest.mark.parametrize("where", ["own", "model"])
+    def test_max_length_is_a_limit_of_prompt_and_completion(self, where):
+        made = stand_in(max_completion_length=None, pad_to_multiple_of=4)
+        made.generation_config.max_new_tokens = None
+        if where == "own":
+            made.generation_config.max_length = 30
+        else:
+            made.model.generation_config.max_length = 30
+        rules = trainer_facts.generation_rules(made)
+        assert (rules.limit, rules.context_window, rules.pad_prompts_to) == (None, 30, 4)
+
+    @pytest.mark.parametrize("mode", ["colocate", "server"])
+    def test_vllm_obeys_its_own_attribute(self, mode):
+        made = stand_in(use_vllm=True, vllm_generation=vllm(mode))
+        assert trainer_facts.get_limit(made) == 16
+        made.vllm_generation.max_completion_length = 32
+        assert trainer_facts.get_limit(made) == 32
+
+    def test_generation_kwargs_win_over_vllms_attribute(self):
+        made = stand_in(use_vllm=True, vllm_generation=vllm(generation_kwargs={"max_tokens": 5}))
+        assert trainer_facts.get_limit(made) == 5
+
+    def test_vllm_without_a_limit_has_none(self):
+        made = stand_in(use_vllm=True, vllm_generation=vllm(max_completion_length=None))
+        assert trainer_facts.get_limit(made) is None
+
+    @pytest.mark.parametrize(("per_turn", "budget", "limit"), [(8, 6, 6), (8, 20, 8), (8, None, 8)])
+    def test_the_tool_loop_keeps_to_its_budget_as_well(self, per_turn, budget, limit):
+        made = stand_in(tools=[print], max_completion_length=budget)
+        made.generation_config.max_new_tokens = per_turn
+        assert trainer_facts.get_limit(made) == limit
+
+
+class TestRules:
+    def test_context_window_of_the_model_of_the_engine_and_of_the_arguments(self):
+        assert trainer_facts.generation_rules(stand_in()).context_window == 64
+        for generation, window in (
+            (vllm("colocate"), 48),
+            (vllm("server"), 64),
+            (vllm("server", max_model_length=40), 40),
+        ):
+            rules = trainer_facts.generation_rules(
+                stand_in(use_vllm=True, vllm_generation=generation)
+            )
+            assert rules.context_window == window
+
+    def test_only_the_padding_backend_pads_prompts(self):
+        assert trainer_facts.generation_rules(stand_in()).pad_prompts_to == 1
+        for made in (
+            stand_in(use_transformers_continuous_batching=True),
+            stand_in(use_vllm=True, vllm_generation=vllm()),
+        ):
+            assert trainer_facts.generation_rules(made).pad_prompts_to is None
+
+    @pytest.mark.parametrize(
+        ("kwargs", "stops"),
+        [
+            (None, {1}),
+            ({"eos_token_id": 2}, {1, 2}),
+            ({"eos_token_id": [2, 9]}, {1, 2, 9}),
+            ({"stop_token_ids": [7]}, {1, 7}),
+        ],
+    )
+    def test_every_stop_token_that_somebody_named_counts(self, kwargs, stops):
+        made = stand_in(args=SimpleNamespace(generation_kwargs=kwargs))
+        assert trainer_facts.generation_rules(made).stop_token_ids == stops
+
+    def test_the_trainers_and_the_generation_configs_stop_tokens_count(self):
+        made = stand_in(eos_token_ids=[1, 5])
+        made.generation_config.eos_token_id = 6
+        assert trainer_facts.generation_rules(made).stop_token_ids == {1, 5, 6}
+
+    def test_an_end_of_turn_token_is_suspicious_until_it_is_a_stop_token(self):
+        assert trainer_facts.generation_rules(stand_in()).end_of_turn == {2: "<eot>"}
+        assert trainer_facts.generation_rules(stand_in(eos_token_ids=[1, 2])).end_of_turn == {}
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"args": SimpleNamespace(generation_kwargs={"stop": ["\n"]})},
+            {"args": SimpleNamespace(generation_kwargs={"stop_strings": ["\n"]})},
+            {"rollout_func": print},
+            {"environment_factories": {None: object}},
+        ],
+        ids=["stop", "stop_strings", "rollout_func", "environment"],
+    )
+    def test_what_may_end_a_completion_early(self, change):
+        assert not trainer_facts.generation_rules(stand_in()).stops_on_request
+        assert trainer_facts.generation_rules(stand_in(**change)).stops_on_request
+
+    def test_tool_iterations_are_known_with_tools_only(self):
+        assert trainer_facts.generation_rules(stand_in()).max_tool_iterations is None
+        assert trainer_facts.generation_rules(stand_in(tools=[print])).max_tool_iterations == 3
+
+    def test_a_processors_tokenizer_is_found(self):
+        processor = SimpleNamespace(tokenizer=tiny.tokenizer())
+        rules = trainer_facts.generation_rules(stand_in(processing_class=processor))
+        assert rules.pad_token_id == tiny.PAD
+
+
+END_OF_TURN = [
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "</s>",
+    "<|return|>",
+    "<eos>",
+]
+OTHERS = [
+    "<|im_start|>",
+    "<|vision_end|>",
+    "<|box_end|>",
+    "<|fim_suffix|>",
+    "<tool_call>",
+    "<|turn>",
+    "<s>",
+    "<unk>",
+    "<|reserved_special_token_0|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"), [(n, True) for n in END_OF_TURN] + [(n, False) for n in OTHERS]
+)
+def test_names_that_look_like_an_end_of_turn(name, ends):
+    tokenizer = tiny.tokenizer(additional_special_tokens=[name])
+    made = stand_in(processing_class=tokenizer, eos_token_ids=[1])
+    found = trainer_facts.generation_rules(made).end_of_turn.values()
+    assert (name in found) == (ends and name != "<eos>")  # <eos> is a stop token here
+
+
+def test_rows_that_the_trainer_masks_follow_its_own_rule():
+    rows = [[5, 1], [5, 0], [5, 6]]  # eos, pad, neither
+    assert trainer_facts.masked_by_trainer(stand_in(), rows) == [False] * 3
+    made = stand_in(mask_truncated_completions=True)
+    assert trainer_facts.masked_by_trainer(made, rows) == [False, False, True]
+
+
+def test_advantages_of_a_batch_are_the_newest_of_the_table():
+    made = SimpleNamespace(_logs={"advantages": deque([9.0, 1.0, 2.0], maxlen=4)})
+    assert trainer_facts.logged_advantages(made, 2) == [1.0, 2.0]
+    assert trainer_facts.logged_advantages(made, 4) is None
+    trainer_facts.replace_logged_advantages(made, [3.0, 4.0])
+    assert list(made._logs["advantages"]) == [9.0, 3.0, 4.0]
+
+
+def test_metrics_go_into_the_table_of_their_split():
+    made = SimpleNamespace(_metrics={"train": defaultdict(list), "eval": defaultdict(list)})
+    trainer_facts.log_metrics(made, {"a": 1.0}, training=True)
+    trainer_facts.log_metrics(made, {"a": 2.0}, training=False)
+    assert made._metrics == {"train": {"a": [1.0]}, "eval": {"a": [2.0]}}
