@@ -276,7 +276,7 @@ class TestResume:
         assert state["args"]["mode"] == "exclude"
         window = state["attributes"]["restored_state"]["window"]
         assert len(window) == 4  # two batches before, two after
-        assert sum(cut for cut, _ in window) == 16
+        assert sum(n for _, cut in window for _, n in cut) == 16
         used = torch.tensor(list(made._logs["advantages"]))
         assert torch.allclose(used, torch.tensor([0.7070, -0.7070, 0.0, 0.0] * 2), atol=1e-4)
 
@@ -385,7 +385,7 @@ class TestReports:
         )
         made.train()
         state = guard.state()["attributes"]["restored_state"]
-        assert sum(cut + sum(n for _, n in ended) for cut, ended in state["window"]) == 16
+        assert sum(n for batch in state["window"] for part in batch for _, n in part) == 16
         lines = warn_lines(caplog)
         assert sum("split=eval" in line for line in lines) == 1  # the second one cools down
         splits = [split for split, _, _ in read_record(tmp_path / FILE_NAME)[0].batches]

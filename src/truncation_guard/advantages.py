@@ -30,17 +30,22 @@ def check_mode_arguments(mode: str, truncated_weight: float, truncated_reward: f
         raise ValueError(f"`mode` must be one of {names}, got {mode!r}.")
     # A negative weight would train truncated completions in the opposite direction, one above 1
     # would amplify them.
-    if not 0.0 <= truncated_weight <= 1.0:
+    if not (is_number(truncated_weight) and 0.0 <= truncated_weight <= 1.0):
         raise ValueError(
             f"`truncated_weight` must be in [0, 1], got {truncated_weight!r}. "
             "Pass 0.0 to ignore truncated completions, 1.0 to leave their advantages as they are."
         )
     # NaN is TRL's mark of an unscorable completion: it would turn `penalize` into `exclude`.
-    if not math.isfinite(truncated_reward):
+    if not (is_number(truncated_reward) and math.isfinite(truncated_reward)):
         raise ValueError(
             f"`truncated_reward` must be a finite number, got {truncated_reward!r}. "
             "Pass the highest reward that a truncated completion may keep, for example 0.0."
         )
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a real number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def guard_rewards(
@@ -75,6 +80,7 @@ def advantage_weights(
     mode: Mode,
     truncated_weight: float = 0.0,
     loss_divides_by_rows: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Factor of each row's advantage, applied after the baseline.
 
@@ -87,11 +93,12 @@ def advantage_weights(
         mode: one of `MODES`.
         truncated_weight: factor of truncated rows in `downweight`.
         loss_divides_by_rows: whether the loss divides by rows rather than by tokens of its mask.
+        dtype: of the advantages.
 
     Returns:
-        Shape (rows,), float32. 1 wherever the mode changes nothing.
+        Shape (rows,), `dtype`. 1 wherever the mode changes nothing.
     """
-    weights = torch.ones(truncated.shape, dtype=torch.float32, device=truncated.device)
+    weights = torch.ones(truncated.shape, dtype=dtype, device=truncated.device)
     if mode == "downweight":
         weights = weights.masked_fill(truncated, truncated_weight)
     elif mode == "exclude":
@@ -165,9 +172,11 @@ def guard_advantages(
     truncated = truncated.bool()
     guarded = guard_rewards(rewards, truncated, mode=mode, truncated_reward=truncated_reward)
     advantages = _group_relative_advantages(guarded, num_generations, scale_rewards)
-    weights = advantage_weights(truncated, mode=mode, truncated_weight=truncated_weight)
+    weights = advantage_weights(
+        truncated, mode=mode, truncated_weight=truncated_weight, dtype=advantages.dtype
+    )
     keep = ~truncated if mode == "exclude" else torch.ones_like(truncated)
-    return advantages * weights.to(advantages.dtype), keep
+    return advantages * weights, keep
 
 
 def _group_relative_advantages(rewards: Tensor, num_generations: int, scale_rewards: str) -> Tensor:

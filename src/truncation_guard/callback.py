@@ -89,7 +89,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
 
     @property
     def advised_limit(self) -> int | None:
-        """The `max_completion_length` in tokens that the newest WARN line advised to try."""
+        """The `max_completion_length` to try, by the newest WARN line that named one."""
         return None if self._reporter is None else self._reporter.advised_limit
 
     def attach(self, trainer: Any) -> None:

@@ -67,7 +67,7 @@ class BatchCounts:
     stopped: int
     """Completions that ended below every limit without a stop token."""
     stopped_unasked: int
-    """Those of them for which no reason is known, not even one of `end_of_turn`."""
+    """Those of them where nothing was asked for that could have stopped them."""
     searched: int
     """Completions, of those that did not terminate, that were searched for such a token."""
     end_of_turn: Mapping[str, int]

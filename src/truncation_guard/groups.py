@@ -44,11 +44,13 @@ class GatheredRollouts:
         """Whether the guard of any process failed: a bool scalar, still on the device."""
         return self.rows[:, Column.FAILED].any()
 
-    def group_counts(self, advantages: Tensor | None) -> Tensor:
+    def group_counts(self, advantages: Tensor | None, uniform: Tensor | None = None) -> Tensor:
         """What truncation left of the groups.
 
         Args:
             advantages: shape (rows,), as the loss will use them; None where they are not known.
+            uniform: shape (groups,), bool: the groups whose rewards are all the same, so that
+                advantages other than 0 are rounding; None where that cannot be said.
 
         Returns:
             Shape (number of `GroupFigure`s,), float32, on the device. The figures that need
@@ -57,14 +59,18 @@ class GatheredRollouts:
         truncated = self.truncated.view(-1, self.num_generations)
         per_group = truncated.sum(dim=1)
         affected = per_group > 0
-        unknown = torch.full((), torch.nan, device=per_group.device)
-        silent = silent_and_affected = survivors = unknown
+        silent = silent_and_affected = survivors = torch.full(
+            (), torch.nan, device=per_group.device
+        )
         if advantages is not None:
             grouped = advantages.float().view(-1, self.num_generations)
             is_silent = (grouped == 0).all(dim=1)
+            if uniform is not None:
+                is_silent = is_silent | uniform
             silent, silent_and_affected = is_silent.sum(), (is_silent & affected).sum()
             # No group with truncation gives 0 / 0: NaN, not known.
-            survivors = grouped.masked_fill(truncated, 0.0).sum() / affected.sum()
+            others = grouped.masked_fill(truncated | ~affected.unsqueeze(1), 0.0)
+            survivors = others.sum() / affected.sum()
         figures = {
             GroupFigure.TRUNCATED: affected.sum(),
             GroupFigure.ALL_TRUNCATED: (per_group == self.num_generations).sum(),
@@ -75,3 +81,14 @@ class GatheredRollouts:
             GroupFigure.SURVIVOR_ADVANTAGE_SUM: survivors,
         }
         return torch.stack([figures[figure].float() for figure in GroupFigure])
+
+    def uniform_groups(self, rewards: Tensor) -> Tensor:
+        """The groups whose scored completions all have the same reward, (groups,) bool.
+
+        Args:
+            rewards: shape (rows,), NaN where unscorable.
+        """
+        grouped = rewards.view(-1, self.num_generations)
+        lowest = grouped.nan_to_num(nan=torch.inf, posinf=torch.inf).amin(dim=1)
+        highest = grouped.nan_to_num(nan=-torch.inf, neginf=-torch.inf).amax(dim=1)
+        return lowest >= highest

@@ -51,6 +51,8 @@ class _Batch:
     reward_sums: Tensor
     """Sum and number of the rewards of all, terminated and truncated completions, (6,) float32."""
     rewarded: bool = False
+    uniform: Tensor | None = None
+    """Groups whose rewards are all the same, (groups,) bool; None where it says nothing."""
     weights: Tensor | None = None
     """Factor of each advantage, (rows of all processes,); None where the mode does nothing."""
 
@@ -133,7 +135,8 @@ class BatchGuard:
         batch = self._current()
         if batch.rewarded:  # a wrapper around the wrapper calls twice
             return rewards
-        reward_sums = _reward_sums(trainer, batch.rollouts, rewards)
+        total = _weighted(trainer, rewards)
+        reward_sums = _reward_sums(batch.rollouts, total)
         guarded = rewards
         if batch.training and self._mode != "observe":
             truncated = batch.rollouts.truncated & ~batch.rollouts.any_failed
@@ -146,6 +149,8 @@ class BatchGuard:
                 truncated_weight=self._truncated_weight,
                 loss_divides_by_rows=trainer_facts.loss_divides_by_rows(trainer),
             )
+        if trainer_facts.advantages_follow_rewards(trainer):
+            batch.uniform = batch.rollouts.uniform_groups(_weighted(trainer, guarded))
         batch.reward_sums, batch.rewarded = reward_sums, True
         return guarded
 
@@ -181,7 +186,8 @@ class BatchGuard:
         batch, self._batch = self._current(), None
         rows = batch.rollouts.rows
         advantages = self._advantages(trainer, batch)
-        parts = [rows.T.flatten(), batch.rollouts.group_counts(advantages), batch.reward_sums]
+        figures = batch.rollouts.group_counts(advantages, batch.uniform)
+        parts = [rows.T.flatten(), figures, batch.reward_sums]
         if advantages is not None:
             parts.append(advantages)
         # Lengths and token ids are far below 2**24, up to which float32 holds every integer.
@@ -209,11 +215,16 @@ class BatchGuard:
         return advantages if batch.weights is None else advantages * batch.weights
 
 
-def _reward_sums(trainer: Any, rollouts: GatheredRollouts, rewards: Tensor) -> Tensor:
-    """Sums and numbers of the weighted rewards, unscorable completions aside, (6,) float32."""
-    weights = trainer.reward_weights.to(rewards.device, non_blocking=True)
+def _weighted(trainer: Any, rewards: Tensor) -> Tensor:
+    """TRL's one reward of each completion, (rows,) float32; NaN where unscorable."""
+    weights: Tensor = trainer.reward_weights.to(rewards.device, non_blocking=True)
     total = (rewards * weights).nansum(dim=1).float()
-    scored = ~rewards.isnan().all(dim=1)
+    return total.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+
+
+def _reward_sums(rollouts: GatheredRollouts, total: Tensor) -> Tensor:
+    """Sums and numbers of the rewards of each kind, unscorable completions aside, (6,) float32."""
+    scored = ~total.isnan()
     terminated = rollouts.rows[:, Column.OUTCOME] == Outcome.TERMINATED
     kinds = (scored, scored & terminated, scored & rollouts.truncated)
     figures = [f for kind in kinds for f in (total.masked_fill(~kind, 0.0).sum(), kind.sum())]
@@ -274,7 +285,7 @@ def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> B
         },
         tool_iterations=int((cause == Cause.TOOL_ITERATIONS).sum()),
         stopped=int(stopped.sum()),
-        stopped_unasked=int((stopped & (cause == Cause.NONE) & (end_of_turn < 0)).sum()),
+        stopped_unasked=int((stopped & (cause == Cause.NONE)).sum()),
         searched=int((end_of_turn != NOT_SEARCHED).sum()),
         end_of_turn={
             f"{token} ({batch.rules.end_of_turn.get(token, 'unknown here')})": count

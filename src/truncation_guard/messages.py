@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from truncation_guard.advantages import Mode
 from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LimitAdvice
-from truncation_guard.monitor import Code, Verdict
+from truncation_guard.monitor import Code, Obstacle, Verdict
 
 PREFIX = "[truncation-guard]"
 _HISTOGRAM_BINS = 12
@@ -32,7 +32,9 @@ def warn_line(
         truncated_weight: for the wording of `downweight`.
         truncated_reward: for the wording of `penalize`.
     """
-    effect = _effect(mode, truncated_weight, truncated_reward)
+    effect = "evaluation is only measured"
+    if verdict.counts.training:
+        effect = _effect(mode, truncated_weight, truncated_reward)
     fact, remedy = _WORDING[verdict.code](verdict, effect)
     figures = _figures(verdict)
     return plain_warn_line(verdict.code, verdict.counts.step, mode, figures, fact, remedy)
@@ -63,9 +65,9 @@ def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> s
         f"{groups.all_truncated} of {groups.groups} groups were truncated as a whole",
     ]
     if groups.without_signal is not None:
-        parts.append(f"{groups.without_signal} groups had no signal")
-    if advice is not None and total.limit is not None:
-        parts.append(_quantile_fact(advice, total.limit))
+        parts.append(f"groups without signal: {groups.without_signal}")
+    if advice is not None:
+        parts.append(_quantile_fact(advice))
     return ", ".join(parts)
 
 
@@ -123,8 +125,8 @@ def _limit_ignored(verdict: Verdict, effect: str) -> tuple[str, str]:
     counts = verdict.counts
     longest = max([*counts.ended, *counts.cut])
     return (
-        f"{counts.above_limit} completions are longer than max_completion_length={counts.limit}, "
-        f"the longest has {longest} tokens: what wrote them does not obey the limit",
+        f"max_completion_length={counts.limit} is not obeyed by what writes the completions: "
+        f"{counts.above_limit} of {counts.completions} are longer, up to {longest} tokens",
         "make the rollout function, the environment or generation_kwargs use "
         "trainer.max_completion_length, or set the limit to what they use",
     )
@@ -134,40 +136,35 @@ def _stop_tokens(verdict: Verdict, effect: str) -> tuple[str, str]:
     counts = verdict.counts
     stops = ", ".join(map(str, counts.stop_tokens))
     facts = [
-        f"{held} of {counts.searched} completions that did not terminate hold token {token}, which "
-        f"looks like an end of turn, but generation only stops at {stops}"
+        f"{held} of the {counts.searched} unfinished completions that were searched hold token "
+        f"{token}, which looks like an end of turn, but generation only stops at {stops}"
         for token, held in counts.end_of_turn.items()
     ]
     if counts.stopped_unasked:
         facts.append(
-            f"{counts.stopped_unasked} completions ended below every limit on none of the stop "
-            f"tokens ({stops}), and no stop string or environment was asked for"
+            f"{counts.stopped_unasked} of {counts.completions} completions ended below every limit "
+            f"on none of the stop tokens ({stops}), and nothing was asked for that could stop them"
         )
-    remedy = (
-        "before the trainer is built, add the missing token to "
-        "model.generation_config.eos_token_id (with vLLM also to generation_kwargs: "
-        "stop_token_ids); a longer limit does not help"
-    )
-    return "; ".join(facts), remedy
+    return "; ".join(facts), _remedy(verdict)
 
 
 def _context(verdict: Verdict, effect: str) -> tuple[str, str]:
     counts = verdict.counts
     return (
-        f"{counts.causes['context']} of {counts.completions} completions ended because prompt and "
-        f"completion fill the context window of {counts.context_window} tokens ({effect})",
-        "shorten the prompts, or use a longer window (with vLLM: vllm_max_model_length); raising "
-        "max_completion_length does not help",
+        f"{counts.causes['context']} of {counts.completions} completions were cut off because "
+        f"prompt and completion fill the context window of {counts.context_window} tokens "
+        f"({effect})",
+        _remedy(verdict),
     )
 
 
 def _all_truncated(verdict: Verdict, effect: str) -> tuple[str, str]:
     groups = verdict.counts.groups
     return (
-        f"all completions of {groups.all_truncated} of {groups.groups} groups were cut off "
+        f"all completions of {groups.all_truncated} of {groups.groups} groups were cut off"
         f"{_cut_by(verdict)} before they finished ({effect}): such a group cannot show the model "
-        f"what a finished answer is worth; {_limit_fact(verdict)}",
-        _raise_limit(verdict),
+        f"what a finished answer is worth{_limit_fact(verdict)}",
+        _remedy(verdict),
     )
 
 
@@ -175,11 +172,10 @@ def _truncated(verdict: Verdict, effect: str) -> tuple[str, str]:
     share = f"{_percent(verdict.share)} of completions"
     if verdict.over_window:
         share = f"{_percent(verdict.share)} of the last {verdict.window_completions} completions"
-    effect = effect if verdict.counts.training else "evaluation is only measured"
     return (
-        f"{share} were cut off {_cut_by(verdict)} before they finished ({effect}); "
+        f"{share} were cut off{_cut_by(verdict)} before they finished ({effect})"
         f"{_limit_fact(verdict)}",
-        _raise_limit(verdict),
+        _remedy(verdict),
     )
 
 
@@ -187,8 +183,9 @@ def _no_signal(verdict: Verdict, effect: str) -> tuple[str, str]:
     groups = verdict.counts.groups
     return (
         f"{groups.truncated_without_signal} of {groups.groups} groups have truncated completions "
-        f"({effect}) and no advantage left: they teach nothing; {_limit_fact(verdict)}",
-        f"{_raise_limit(verdict)}; more num_generations leave more survivors",
+        f"({effect}) and no advantage left, so that these groups teach nothing"
+        f"{_limit_fact(verdict)}",
+        f"{_remedy(verdict)}; a larger num_generations leaves more survivors",
     )
 
 
@@ -197,8 +194,9 @@ def _rising(verdict: Verdict, effect: str) -> tuple[str, str]:
     now = "" if reward is None else f" (truncation_guard/reward is {reward:.4g})"
     return (
         f"the share of truncated completions has risen to {_percent(verdict.share)} while "
-        f"{effect}: nothing pushes back any more{now}; {_limit_fact(verdict)}",
-        f"{_raise_limit(verdict)}; or use mode='penalize' or a truncated_weight above 0",
+        f"{effect}: nothing pushes back any more{now}{_limit_fact(verdict)}",
+        f"{_remedy(verdict)}; or use mode='penalize', or mode='downweight' with a truncated_weight "
+        "above 0",
     )
 
 
@@ -214,43 +212,51 @@ _WORDING: dict[Code, Callable[[Verdict, str], tuple[str, str]]] = {
 
 
 def _cut_by(verdict: Verdict) -> str:
+    """By what most of them were cut, as far as this batch tells."""
     counts = verdict.counts
     most = max(counts.causes, key=lambda cause: counts.causes[cause])
-    if most == "limit" or not counts.truncated:
-        return f"at max_completion_length={counts.limit}"
-    return "in the tool loop" if most == "tool" else "by the context window"
+    if counts.causes[most] == 0 or most == "limit":
+        return "" if counts.limit is None else f" at max_completion_length={counts.limit}"
+    return " in the tool loop" if most == "tool" else " by the context window"
 
 
 def _limit_fact(verdict: Verdict) -> str:
-    if verdict.advice is None or verdict.counts.limit is None:
-        return "no max_completion_length is set"
-    return _quantile_fact(verdict.advice, verdict.counts.limit)
+    return "" if verdict.advice is None else f"; {_quantile_fact(verdict.advice)}"
 
 
-def _quantile_fact(advice: LimitAdvice, limit: int) -> str:
+def _quantile_fact(advice: LimitAdvice) -> str:
     name = f"the {_ordinal(advice.coverage)} percentile of the length"
     if advice.quantile is None:
-        return f"{name} is above {limit} and not identified"
+        bound = "above" if advice.is_above else "at least"
+        return f"{name} is {bound} {advice.lower_bound} and not identified"
     return f"{name} is {advice.quantile}"
 
 
-def _raise_limit(verdict: Verdict) -> str:
-    counts, advice = verdict.counts, verdict.advice
-    if counts.tool_iterations > counts.truncated / 2:
-        return (
-            "raise max_tool_calling_iterations: the rounds of tool calls ran out, a longer "
-            "max_completion_length does not help"
-        )
-    if advice is None or counts.limit is None:
+def _remedy(verdict: Verdict) -> str:
+    if verdict.obstacle is not None:
+        return _OBSTACLES[verdict.obstacle]
+    limit, advice = verdict.counts.limit, verdict.advice
+    if advice is None:
         return "set max_completion_length"
+    if advice.next_limit is None:
+        return (
+            f"max_completion_length={limit} holds the coverage of {advice.coverage:g} that was "
+            "asked for: raise it all the same, or raise warn_above"
+        )
     if advice.quantile is None:
         return f"raise max_completion_length (next try: {advice.next_limit})"
-    if advice.next_limit > counts.limit:
-        return f"raise max_completion_length to {advice.next_limit}"
-    return (
-        f"max_completion_length={counts.limit} already holds the coverage of {advice.coverage:g} "
-        "that was asked for: raise it further, or warn_above"
-    )
+    return f"raise max_completion_length to {advice.next_limit}"
+
+
+_OBSTACLES: dict[Obstacle, str] = {
+    "stop-tokens": "before the trainer is built, add the missing token to "
+    "model.generation_config.eos_token_id (with vLLM also to generation_kwargs: stop_token_ids); a "
+    "longer max_completion_length does not help",
+    "context": "shorten the prompts, or use a longer window (with vLLM: vllm_max_model_length); a "
+    "longer max_completion_length does not help",
+    "tool-iterations": "raise max_tool_calling_iterations: the rounds of tool calls ran out, and a "
+    "longer max_completion_length does not help",
+}
 
 
 def _ordinal(coverage: float) -> str:
@@ -261,8 +267,8 @@ def _ordinal(coverage: float) -> str:
 
 
 def _number(share: float) -> str:
-    return f"{share:.3g}"
+    return f"{share:.4g}"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
+    return f"{100 * share:.4g}%"

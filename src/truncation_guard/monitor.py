@@ -23,6 +23,9 @@ Code = Literal[
 ]
 """What a WARN line may be about, most urgent first: see the table of the README."""
 
+Obstacle = Literal["stop-tokens", "context", "tool-iterations"]
+"""What a longer limit does not help against."""
+
 _EVALUATION_CODES: frozenset[Code] = frozenset(
     {"limit-ignored", "stop-tokens", "context", "truncated"}
 )
@@ -43,13 +46,13 @@ class Window:
     """The last completions, at least `size` of them once it is full."""
 
     size: int
-    batches: deque[tuple[int, Counter[int]]] = field(default_factory=deque)
-    """Truncated completions and the lengths of the others, a pair for each batch."""
+    batches: deque[tuple[Counter[int], Counter[int]]] = field(default_factory=deque)
+    """For each batch, length in tokens -> completions that ended at it, and that were cut at it."""
 
     def add(self, batch: BatchCounts) -> None:
         """Take a batch in, and drop the oldest ones that the window can do without."""
-        self.batches.append((batch.truncated, Counter(batch.ended)))
-        while self.completions - _total(self.batches[0]) >= self.size:
+        self.batches.append((Counter(batch.ended), Counter(batch.cut)))
+        while self.completions - sum(part.total() for part in self.batches[0]) >= self.size:
             self.batches.popleft()
 
     @property
@@ -60,12 +63,12 @@ class Window:
     @property
     def completions(self) -> int:
         """Completions in the window."""
-        return sum(map(_total, self.batches))
+        return sum(part.total() for batch in self.batches for part in batch)
 
     @property
     def truncated(self) -> int:
         """Truncated completions in the window."""
-        return sum(truncated for truncated, _ in self.batches)
+        return sum(cut.total() for _, cut in self.batches)
 
     @property
     def share(self) -> float:
@@ -75,7 +78,12 @@ class Window:
     @property
     def ended(self) -> Counter[int]:
         """Length in tokens -> completions that ended by themselves."""
-        return sum((ended for _, ended in self.batches), Counter[int]())
+        return sum((ended for ended, _ in self.batches), Counter[int]())
+
+    @property
+    def cut(self) -> Counter[int]:
+        """Length in tokens -> truncated completions."""
+        return sum((cut for _, cut in self.batches), Counter[int]())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +100,10 @@ class Verdict:
     window_completions: int
     over_window: bool
     """Whether it is the window, not this batch, that is over the threshold."""
+    obstacle: Obstacle | None
+    """Why a longer limit would not help; None where it would."""
     advice: LimitAdvice | None
-    """None where no limit is known."""
+    """What to do about the limit; None with an obstacle, or where there is no limit."""
 
 
 class TruncationMonitor:
@@ -146,7 +156,7 @@ class TruncationMonitor:
     def state(self) -> dict[str, Any]:
         """Window and cool-downs as JSON values."""
         return {
-            "window": [[cut, sorted(ended.items())] for cut, ended in self._window.batches],
+            "window": [[sorted(part.items()) for part in batch] for batch in self._window.batches],
             "lowest_share": self._lowest_share,
             "said": {code: list(said) for code, said in self._said.items()},
         }
@@ -157,10 +167,7 @@ class TruncationMonitor:
         Raises:
             Exception: of whatever kind, if `state` is damaged; nothing has changed then.
         """
-        batches = deque(
-            (int(cut), Counter({int(length): int(count) for length, count in ended}))
-            for cut, ended in state["window"]
-        )
+        batches = deque((_lengths(ended), _lengths(cut)) for ended, cut in state["window"])
         lowest = state["lowest_share"]
         lowest = None if lowest is None else float(lowest)
         said = {
@@ -197,7 +204,7 @@ class TruncationMonitor:
             "limit-ignored": (batch.above_limit > 0, batch.above_limit / total),
             "stop-tokens": (stops > warn_above, stops),
             "context": (
-                context / total > warn_above and context >= batch.causes["limit"],
+                context / total > warn_above and context > batch.truncated / 2,
                 context / total,
             ),
             "all-truncated": (
@@ -236,9 +243,10 @@ class TruncationMonitor:
             code == "truncated" and batch.training and not _at_once(batch)
         )
         sample = window if over_window else batch
+        obstacle = _obstacle(code, batch, self._warn_above or 0.0)
         advice = None
-        if batch.limit is not None:
-            advice = advise_limit(sample.ended, sample.completions, batch.limit, self._coverage)
+        if obstacle is None and batch.limit is not None:
+            advice = advise_limit(sample.ended, sample.cut, batch.limit, self._coverage)
         return Verdict(
             code=code,
             share=share,
@@ -247,8 +255,20 @@ class TruncationMonitor:
             window_truncated=window.truncated,
             window_completions=window.completions,
             over_window=over_window,
+            obstacle=obstacle,
             advice=advice,
         )
+
+
+def _obstacle(code: Code, batch: BatchCounts, warn_above: float) -> Obstacle | None:
+    """What else has to be put right: also while its own code is cooling down."""
+    if code == "stop-tokens" or batch.end_of_turn_share > warn_above:
+        return "stop-tokens"
+    if batch.causes["context"] > batch.truncated / 2:
+        return "context"
+    if batch.tool_iterations > batch.truncated / 2:
+        return "tool-iterations"
+    return None
 
 
 def _at_once(batch: BatchCounts) -> bool:
@@ -262,6 +282,8 @@ def _truncated(batch: BatchCounts, window: Window, warn_above: float) -> tuple[b
     return seen and window.share > warn_above, window.share
 
 
-def _total(batch: tuple[int, Counter[int]]) -> int:
-    truncated, ended = batch
-    return truncated + ended.total()
+def _lengths(pairs: Any) -> Counter[int]:
+    lengths = Counter({int(length): int(count) for length, count in pairs})
+    if any(length < 0 or count < 0 for length, count in lengths.items()):
+        raise ValueError(f"negative lengths or counts: {pairs!r}")
+    return lengths

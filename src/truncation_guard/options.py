@@ -6,7 +6,7 @@ training begins.
 
 from dataclasses import dataclass
 
-from truncation_guard.advantages import Mode, check_mode_arguments
+from truncation_guard.advantages import Mode, check_mode_arguments, is_number
 from truncation_guard.monitor import ENOUGH_COMPLETIONS
 
 
@@ -31,8 +31,10 @@ class GuardOptions:
     def __post_init__(self) -> None:
         """Check every argument."""
         check_mode_arguments(self.mode, self.truncated_weight, self.truncated_reward)
-        # A percentage would never be reached.
-        if self.warn_above is not None and not 0.0 <= self.warn_above < 1.0:
+        # A percentage would never be reached; False would mean 0 and warn about everything.
+        if self.warn_above is not None and not (
+            is_number(self.warn_above) and 0.0 <= self.warn_above < 1.0
+        ):
             raise ValueError(
                 f"`warn_above` must be in [0, 1), got {self.warn_above!r}. "
                 "Pass 0.05 for 5 %, or None for no WARN lines."
@@ -49,7 +51,7 @@ class GuardOptions:
                 f"got {self.cooldown!r}. Pass 0 for a line on every generation batch."
             )
         # A percentage would ask for a limit that nothing can hold.
-        if not 0.0 < self.coverage <= 1.0:
+        if not (is_number(self.coverage) and 0.0 < self.coverage <= 1.0):
             raise ValueError(
                 f"`coverage` must be in (0, 1], got {self.coverage!r}. Pass 0.95 for 95 %."
             )
@@ -59,6 +61,8 @@ class GuardOptions:
                 "`histogram_every` must be an integer of at least 1 optimizer step, "
                 f"got {every!r}. Pass None for the histogram at the end of training alone."
             )
+        if not isinstance(self.record, bool):
+            raise ValueError(f"`record` must be True or False, got {self.record!r}.")
 
 
 def _is_int(value: object) -> bool:

@@ -135,12 +135,17 @@ def _ends_in_newline(file: Any) -> bool:
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    needed = {"kind", "split", "step", "batch"}
-    if not isinstance(entry, dict) or "kind" not in entry:
+    if not isinstance(entry, dict) or entry.get("kind") not in ("start", "batch", "end"):
         return None
-    return entry if entry["kind"] != "batch" or needed <= entry.keys() else None
+    if entry["kind"] == "batch":
+        split, step, number = (entry.get(key) for key in ("split", "step", "batch"))
+        if split not in ("train", "eval") or not (
+            isinstance(step, int) and isinstance(number, int)
+        ):
+            return None
+    return entry
 
 
 def _rewind(run: RecordedRun, start: dict[str, Any]) -> None:
@@ -160,8 +165,7 @@ def _lengths(counts: BatchCounts) -> dict[str, Any]:
         width *= 2
     return {
         "quantiles": {
-            f"p{round(100 * q)}": observed_quantile(counts.ended, counts.completions, q)
-            for q in _QUANTILES
+            f"p{round(100 * q)}": observed_quantile(counts.ended, counts.cut, q) for q in _QUANTILES
         },
         "lengths": {
             "bin_width": width,

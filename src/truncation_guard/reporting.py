@@ -32,7 +32,7 @@ class Reporter:
         self, options: GuardOptions, mode: Mode, *, is_main_process: bool, output_dir: str
     ) -> None:
         self.advised_limit: int | None = None
-        """The limit in tokens that the newest WARN line advised to try."""
+        """The limit in tokens to try, by the newest WARN line that named one."""
         self.monitor = TruncationMonitor(
             warn_above=options.warn_above,
             window=options.window,
@@ -93,16 +93,15 @@ class Reporter:
         self._write(record.end_entry(total, step))
         advice = None
         if total.limit is not None:
-            advice = advise_limit(
-                total.ended, total.completions, total.limit, self._options.coverage
-            )
+            advice = advise_limit(total.ended, total.cut, total.limit, self._options.coverage)
         self._info(messages.summary_line(total, step, advice))
         self._info(messages.histogram_text(total))
 
     def _say(self, verdict: Verdict | None) -> None:
         if verdict is None:
             return
-        self.advised_limit = None if verdict.advice is None else verdict.advice.next_limit
+        if verdict.advice is not None and verdict.advice.next_limit is not None:
+            self.advised_limit = verdict.advice.next_limit
         if self._is_main_process:
             line = messages.warn_line(
                 verdict,

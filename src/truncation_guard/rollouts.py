@@ -129,7 +129,6 @@ def detect_truncated(
     positions = torch.arange(1, width + 1, device=completion_ids.device)
     lengths = (completion_mask.bool() * positions).amax(dim=1)
     last_tokens = completion_ids.gather(1, (lengths - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
-    last_tokens = last_tokens.masked_fill(lengths == 0, -1)
     cut = ~_ends_on(last_tokens, stop_token_ids) & (lengths >= max_completion_length)
     return cut | (lengths == 0)
 
@@ -157,16 +156,17 @@ def describe_completions(
     """
     masks: Sequence[Sequence[int] | None] = tool_masks or [None] * len(completion_ids)
     full = [len(ids) for ids in completion_ids]
-    written = [
-        _written_length(ids, mask, rules) for ids, mask in zip(completion_ids, masks, strict=True)
+    own = [_unpadded_length(ids, rules) for ids in completion_ids]
+    last = [
+        _last_written_token(ids, mask, end)
+        for ids, mask, end in zip(completion_ids, masks, own, strict=True)
     ]
-    last = [ids[end - 1] if end else -1 for ids, end in zip(completion_ids, written, strict=True)]
     loss_tokens = [
         0 if masked else length if mask is None else sum(mask)
         for masked, length, mask in zip(masked_by_trainer, full, masks, strict=True)
     ]
     tool_causes = [_tool_cause(messages, rules.max_tool_iterations) for messages in completions]
-    rows = _outcomes(rules, prompt_lengths, full, written, last, tool_causes)
+    rows = _outcomes(rules, prompt_lengths, full, own, last, tool_causes)
     rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
     if rules.end_of_turn:
         rows[:, Column.END_OF_TURN] = torch.tensor(
@@ -186,11 +186,11 @@ def _outcomes(
     rules: GenerationRules,
     prompt_lengths: Sequence[int],
     full: Sequence[int],
-    written: Sequence[int],
+    own: Sequence[int],
     last: Sequence[int],
     tool_causes: Sequence[int],
 ) -> Tensor:
-    lengths, ends = torch.tensor(full), torch.tensor(written)
+    lengths, ends = torch.tensor(full), torch.tensor(own)
     # After a stop string the backend pads the row to the longest of its batch. Only where that
     # cannot be is a trailing pad a token that the model wrote.
     reach = ends if rules.stops_on_request else lengths
@@ -231,19 +231,21 @@ def _ends_on(last_tokens: Tensor, stop_token_ids: Collection[int]) -> Tensor:
     return torch.isin(last_tokens, stops)
 
 
-def _written_length(ids: Sequence[int], mask: Sequence[int] | None, rules: GenerationRules) -> int:
-    """Tokens up to the last one that the model wrote: without padding and tool tokens behind it."""
-    if len(ids) == 0:
-        return 0
+def _unpadded_length(ids: Sequence[int], rules: GenerationRules) -> int:
+    """Tokens without the padding behind them. A pad token that stops generation is no padding."""
     pad = rules.pad_token_id
-    padded = ids[-1] == pad and pad not in rules.stop_token_ids
-    if not padded and (mask is None or mask[-1]):
+    if len(ids) == 0 or ids[-1] != pad or pad in rules.stop_token_ids:
         return len(ids)
-    written = np.ones(len(ids), dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
-    if padded:
-        written = written & (np.asarray(ids) != pad)
-    positions = np.flatnonzero(written)
+    positions = np.flatnonzero(np.asarray(ids) != pad)
     return int(positions[-1]) + 1 if positions.size else 0
+
+
+def _last_written_token(ids: Sequence[int], mask: Sequence[int] | None, end: int) -> int:
+    """The last token before `end` that the model wrote, tool tokens aside; -1 without any."""
+    if mask is not None and end and not mask[end - 1]:
+        positions = np.flatnonzero(np.asarray(mask[:end]))
+        end = int(positions[-1]) + 1 if positions.size else 0
+    return ids[end - 1] if end else -1
 
 
 def _tool_cause(messages: Any, max_iterations: int | None) -> int:

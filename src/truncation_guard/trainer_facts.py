@@ -43,6 +43,16 @@ def loss_divides_by_rows(trainer: Any) -> bool:
     return trainer.loss_type in ("grpo", "sapo", "dr_grpo", "luspo")
 
 
+def advantages_follow_rewards(trainer: Any) -> bool:
+    """Whether equal rewards in a group mean advantages of 0, rounding aside.
+
+    Not so where TRL 1.16 normalizes over the batch afterwards or adds a KL term to the rewards.
+    """
+    if is_grpo(trainer):
+        return bool(trainer.multi_objective_aggregation == "sum_then_normalize")
+    return trainer.beta == 0.0 and not trainer.normalize_advantages
+
+
 def generation_rules(trainer: Any) -> GenerationRules:
     """What can end a completion of this trainer, read from its live settings."""
     tokenizer = _tokenizer(trainer)
