@@ -274,7 +274,7 @@ class TestResume:
         saved = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
         state = saved["stateful_callbacks"]["TruncationGuardCallback"]
         assert state["args"]["mode"] == "exclude"
-        window = state["attributes"]["restored_state"]["window"]
+        window = state["attributes"]["restored_state"]["monitor"]["window"]
         assert len(window) == 4  # two batches before, two after
         assert sum(n for _, cut in window for _, n in cut) == 16
         used = torch.tensor(list(made._logs["advantages"]))
@@ -302,7 +302,7 @@ class TestResume:
             "nonsense",
             [],
             {"args": {}},
-            {"args": {}, "attributes": {"restored_state": {"window": [[1, [["x", 1]]]]}}},
+            {"args": {}, "attributes": {"restored_state": {"monitor": {"window": [[["x", 1]]]}}}},
             {"args": {}, "attributes": {"restored_state": 7}},
         ],
         ids=str,
@@ -384,7 +384,7 @@ class TestReports:
             eval_dataset=tiny.prompts(4),
         )
         made.train()
-        state = guard.state()["attributes"]["restored_state"]
+        state = guard.state()["attributes"]["restored_state"]["monitor"]
         assert sum(n for batch in state["window"] for part in batch for _, n in part) == 16
         lines = warn_lines(caplog)
         assert sum("split=eval" in line for line in lines) == 1  # the second one cools down

@@ -175,15 +175,14 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
 
     def state(self) -> dict[str, Any]:
         """Settings, window and cool-downs as JSON values, for transformers' checkpoint."""
-        # Called at the start of `train`, before transformers may replace this object by one with
-        # the checkpoint's settings.
-        trainer = trainer_hooks.find_trainer(self)
-        if trainer is not None:
-            trainer_hooks.remember_options(trainer, self._options)
         saved = None
         if self._rollouts is not None and self._reporter is not None:
             saved = self._rollouts.event(self._reporter.monitor.state)
-        return {"args": asdict(self._options), "attributes": {"restored_state": saved}}
+        elif (trainer := trainer_hooks.find_trainer(self)) is not None:
+            # The start of `train`, before transformers may replace this object, which nothing has
+            # attached yet, by one with the checkpoint's settings.
+            trainer_hooks.remember_options(trainer, self._options)
+        return {"args": asdict(self._options), "attributes": {"restored_state": {"monitor": saved}}}
 
     def _find_trainer(self) -> Any:
         trainer = trainer_hooks.find_trainer(self)
@@ -235,8 +234,9 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         try:
             if saved is None and entry is not None:
                 saved = entry["attributes"]["restored_state"]
-            if saved is not None and self._reporter is not None:
-                self._reporter.monitor.load_state(saved)
+            monitor = None if saved is None else saved["monitor"]
+            if monitor is not None and self._reporter is not None:
+                self._reporter.monitor.load_state(monitor)
         except Exception:
             logger.warning(
                 "%s the guard's state in the checkpoint is damaged and is ignored: the window and "
