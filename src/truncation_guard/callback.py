@@ -211,9 +211,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             on_counts=self._on_counts,
         )
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
-        reporter.start(trainer_facts.get_limit(trainer), resumed_from_step)
+        self._rollouts.event(reporter.start, trainer_facts.get_limit(trainer), resumed_from_step)
         if mode != options.mode:
-            reporter.warn(
+            self._rollouts.event(
+                reporter.warn,
                 "measured-only",
                 trainer.state.global_step,
                 f"{type(trainer).__name__} has its own {' and '.join(overridden)}, which may "

@@ -98,10 +98,9 @@ class ContainedRollouts:
         if gathered is None:
             return output
         guarded = self._contain(self._guarded, trainer, output)
-        another_failed = self._contain(self._guard.report, trainer) is True
-        if self._failed or another_failed:
+        if self._contain(self._guard.report, trainer) is not False:
             self._off |= bool(gathered[:, Column.FAILED].any())
-        if another_failed and trainer.accelerator.is_main_process:
+        if self._off and not self._failed and trainer.accelerator.is_main_process:
             logger.error(
                 "%s ERROR the guard of another process failed (its log has the traceback), so it "
                 "is switched off on all of them. Training goes on as it would without it.",

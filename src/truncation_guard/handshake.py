@@ -4,16 +4,11 @@ The one idea: a process without a guard cannot answer, so the question is put to
 torch.distributed, where waiting ends.
 """
 
-from collections.abc import Iterator
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 TIMEOUT = timedelta(seconds=30)
 """Processes begin a training together: preparing the model is a collective."""
-
-_meetings: Iterator[int] = count()
-"""Processes run the same program, so their n-th meetings are one and the same."""
 
 
 def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta) -> None:
@@ -28,17 +23,25 @@ def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta)
     Raises:
         RuntimeError: if one of them did not come.
     """
-    meeting = next(_meetings)
+    # Processes run the same program, so after the same number of meetings the next is one and the
+    # same. One that failed does not count: the processes without a guard know nothing of it.
+    held = f"truncation_guard/held/{process_index}"
+    meeting = store.add(held, 0)
+    said: list[str] = []
     # Who did not meet the others in time says nothing in the second round, so that one who came
     # late does not believe that all are here.
     for word in ("here", "ready"):
         keys = [f"truncation_guard/{meeting}/{word}/{index}" for index in range(num_processes)]
+        said.append(keys[process_index])
         store.set(keys[process_index], "1")
         try:
             store.wait(keys, timeout)
         except Exception as error:
+            for key in said:
+                store.delete_key(key)
             raise RuntimeError(
                 f"TruncationGuardCallback was added on process {process_index}, but not on all "
                 f"{num_processes} processes: it would wait for the others for ever. Add it on "
                 "every process."
             ) from error
+    store.add(held, 1)

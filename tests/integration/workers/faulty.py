@@ -1,0 +1,71 @@
+"""What `test_faults.py` wants to know of two processes: trainings whose guards fail."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import tiny
+from integration import canned, faults
+from integration.distributed import quit_now, scenario, settle_down
+from integration.faults import POINTS, Fault
+
+from truncation_guard import TruncationGuardCallback
+
+FOLDER = Path(sys.argv[1])
+
+
+def train(name: str, on: dict[int, Fault], folder: str = "faulty", **kwargs: Any) -> None:
+    """A scenario with a fault on these ranks."""
+    here = [on[canned.RANK]] if canned.RANK in on else []
+    scenario(name, lambda: faults.train(FOLDER / folder, *here, **kwargs))
+
+
+def evaluation_alone() -> list[str]:
+    """The names of the guard's metrics, of two evaluations without a training."""
+    guard = TruncationGuardCallback()
+    made = canned.trainer(FOLDER / "evaluation", canned.FAULTY, guard, eval_dataset=tiny.prompts(2))
+    with Fault(POINTS["describe"], batch=0) if canned.RANK == 1 else nullcontext():
+        metrics = [made.evaluate(), made.evaluate()]
+    return [name for logged in metrics for name in logged if canned.GUARD in name]
+
+
+def everything() -> None:
+    train("no guard", {}, mode=None)
+    train("no fault", {})
+    for name, ranks in faults.ONE_FAULT:
+        train(faults.scenario(name, ranks), {rank: Fault(POINTS[name]) for rank in ranks})
+    for name in faults.STAGES:
+        train(f"exclude: {name} on 1", {1: Fault(POINTS[name])}, mode="exclude")
+    train("describe in the first batch", {1: Fault(POINTS["describe"], batch=0)}, mode="exclude")
+    for first, when, second in faults.TWO_FAULTS:
+        batch = faults.FAULTY_BATCH + (when == "later ")
+        on = {0: Fault(POINTS[first]), 1: Fault(POINTS[second], batch=batch)}
+        train(f"{first} on 0, {when}{second} on 1", on)
+    for name, rank in (("describe", 1), ("report", 0)):
+        train(f"{name} sleeps", {rank: Fault(POINTS[name], seconds=1.0)})
+    for name, results in faults.NONSENSE.items():
+        if name != "changes":
+            for kind, result in results.items():
+                train(f"{name} returns {kind}", {1: Fault(POINTS[name], result)})
+    for name, (rank, point, calls) in faults.EVENTS.items():
+        train(
+            name,
+            {rank: Fault(point, batch=calls)},
+            folder=name,
+            eval_dataset=tiny.prompts(2),
+            eval_strategy="steps",
+            eval_steps=2,
+            save_strategy="steps",
+            save_steps=2,
+        )
+    scenario("evaluation alone", evaluation_alone)
+    # Last: should the guard let one of these through, the others wait for a process that raised.
+    for kind, result in faults.NONSENSE["changes"].items():
+        train(f"changes returns {kind}", {1: Fault(POINTS["changes"], result)})
+
+
+if __name__ == "__main__":
+    settle_down()
+    everything()
+    quit_now()

@@ -1,0 +1,396 @@
+"""The containment alone, over a guard and a trainer that only write down what is asked of them.
+
+`integration/test_faults.py` does the same with real ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from truncation_guard import handshake, trainer_hooks
+from truncation_guard.containment import ContainedRollouts
+from truncation_guard.rollouts import Column
+
+PROMPTS = ["a", "b"]
+ROWS = torch.arange(2 * len(Column)).view(2, -1)
+ROWS[:, Column.FAILED] = 0
+REWARDS = torch.tensor([[1.0], [0.0], [1.0], [0.0]])
+OUTPUT = {
+    "advantages": torch.tensor([0.5, -0.5]),
+    "completion_ids": torch.ones(2, 3),
+    "completion_mask": torch.ones(2, 3, dtype=torch.int64),
+}
+BEFORE_THE_COLLECTIVE = ("begin", "describe")
+AFTER_THE_COLLECTIVE = ("take", "guard_rewards", "changes", "report")
+
+
+class Guard:
+    """Stands for `BatchGuard`: doubles the rewards, negates the advantages."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failing: str | None = None
+        self.results: dict[str, Any] = {}
+        self.taken: list[Tensor] = []
+
+    def begin(self, trainer: Any) -> None:
+        self._call("begin")
+
+    def describe(self, trainer: Any, generated: tuple[Any, ...]) -> Any:
+        return self._call("describe", ROWS.clone())
+
+    def take(self, gathered: Tensor) -> None:
+        self._call("take")
+        self.taken.append(gathered)
+
+    def guard_rewards(self, trainer: Any, rewards: Tensor) -> Any:
+        return self._call("guard_rewards", 2 * rewards)
+
+    def changes(self, trainer: Any, output: dict[str, Tensor]) -> Any:
+        return self._call("changes", {"advantages": -output["advantages"]})
+
+    def report(self, trainer: Any) -> Any:
+        another_failed = bool(self.taken and self.taken[-1][:, Column.FAILED].any())
+        return self._call("report", another_failed)
+
+    def _call(self, name: str, result: Any = None) -> Any:
+        self.calls.append(name)
+        if name == self.failing:
+            raise ZeroDivisionError(name)
+        return self.results.get(name, result)
+
+
+class Accelerator:
+    """Of the first of two processes; what the other one sends is up to the test."""
+
+    device = torch.device("cpu")
+    num_processes = 2
+
+    def __init__(self, process_index: int = 0) -> None:
+        self.process_index = process_index
+        self.is_main_process = process_index == 0
+        self.sent: list[Tensor] = []
+        self.other_failed = False
+
+    def gather(self, rows: Tensor) -> Tensor:
+        self.sent.append(rows)
+        other = ROWS.clone()
+        other[:, Column.FAILED] = int(self.other_failed)
+        return torch.cat([rows, other])
+
+
+class Run:
+    """A trainer, its guard, and the containment between them."""
+
+    def __init__(self, process_index: int = 0) -> None:
+        self.guard = Guard()
+        self.accelerator = Accelerator(process_index)
+        self.trainer = SimpleNamespace(accelerator=self.accelerator)
+        self.stages = ContainedRollouts(self.guard)
+
+    def batch(self) -> tuple[Tensor, dict[str, Any]]:
+        """The rewards and the output that the trainer goes on with."""
+        self.stages.begin(self.trainer)
+        self.stages.generated(self.trainer, PROMPTS, ("generated",))
+        rewards = self.stages.rewarded(self.trainer, REWARDS)
+        return rewards, self.stages.scored(self.trainer, OUTPUT)
+
+    @property
+    def sent_flags(self) -> list[list[int]]:
+        return [rows[:, Column.FAILED].tolist() for rows in self.accelerator.sent]
+
+
+@pytest.fixture(autouse=True)
+def _no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: None)
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def is_untouched(result: tuple[Tensor, dict[str, Any]]) -> bool:
+    rewards, output = result
+    return (
+        rewards is REWARDS
+        and output.keys() == OUTPUT.keys()
+        and all(output[name] is OUTPUT[name] for name in OUTPUT)
+    )
+
+
+def tracebacks(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.exc_info is not None for record in caplog.records)
+
+
+class TestWithoutAFault:
+    def test_the_stages_come_in_order_and_their_results_go_to_the_trainer(self, run: Run) -> None:
+        rewards, output = run.batch()
+        assert run.guard.calls == [
+            "begin",
+            "describe",
+            "take",
+            "guard_rewards",
+            "changes",
+            "report",
+        ]
+        assert rewards.tolist() == [[2.0], [0.0], [2.0], [0.0]]
+        assert output["advantages"].tolist() == [-0.5, 0.5]
+        assert output["completion_ids"] is OUTPUT["completion_ids"]
+        assert OUTPUT["advantages"].tolist() == [0.5, -0.5]
+
+    def test_the_rows_of_both_processes_are_taken_in(self, run: Run) -> None:
+        run.batch()
+        assert [rows.tolist() for rows in run.guard.taken] == [[*ROWS.tolist(), *ROWS.tolist()]]
+
+    def test_each_batch_has_one_collective(self, run: Run) -> None:
+        for _ in range(3):
+            run.batch()
+        assert run.sent_flags == [[0, 0]] * 3
+
+    def test_a_loss_mask_may_be_new(self, run: Run) -> None:
+        mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
+        run.guard.results["changes"] = {"tool_mask": mask}
+        assert run.batch()[1]["tool_mask"] is mask
+
+    def test_no_changes_are_fine(self, run: Run) -> None:
+        run.guard.results["changes"] = {}
+        _, output = run.batch()
+        assert output == OUTPUT
+        run.batch()
+        assert len(run.accelerator.sent) == 2
+
+    def test_what_somebody_else_generates_is_none_of_its_business(self, run: Run) -> None:
+        """A script that calls `trainer._generate` outside of a batch."""
+        run.stages.generated(run.trainer, PROMPTS, ("generated",))
+        assert run.stages.rewarded(run.trainer, REWARDS) is REWARDS
+        assert run.stages.scored(run.trainer, OUTPUT) is OUTPUT
+        assert run.guard.calls == []
+        assert run.accelerator.sent == []
+
+    def test_a_wrapper_around_the_wrapper_is_measured_once(self, run: Run) -> None:
+        """The outer one begins, the inner one does the work, the outer one has nothing left."""
+        run.stages.begin(run.trainer)
+        _, inner = run.batch()
+        run.stages.generated(run.trainer, PROMPTS, ("generated",))
+        assert run.stages.scored(run.trainer, inner) is inner
+        assert run.guard.calls.count("describe") == run.guard.calls.count("report") == 1
+        assert len(run.accelerator.sent) == 1
+
+    def test_an_event_gets_its_answer(self, run: Run) -> None:
+        assert run.stages.event(lambda a, b: a + b, 1, 2) == 3
+
+
+class TestFaultBeforeTheCollective:
+    @pytest.mark.parametrize("name", BEFORE_THE_COLLECTIVE)
+    def test_the_process_takes_part_flagged_and_leaves_the_batch_alone(
+        self, run: Run, caplog: pytest.LogCaptureFixture, name: str
+    ) -> None:
+        run.guard.failing = name
+        assert is_untouched(run.batch())
+        assert run.sent_flags == [[1, 1]]
+        assert run.guard.calls[-1] == name
+        assert tracebacks(caplog) == 1
+
+    @pytest.mark.parametrize("name", BEFORE_THE_COLLECTIVE)
+    def test_the_next_batches_know_no_guard(self, run: Run, name: str) -> None:
+        run.guard.failing = name
+        run.batch()
+        run.guard.calls.clear()
+        assert is_untouched(run.batch())
+        assert is_untouched(run.batch())
+        assert run.guard.calls == []
+        assert len(run.accelerator.sent) == 1
+
+
+class TestFaultAfterTheCollective:
+    @pytest.mark.parametrize("name", AFTER_THE_COLLECTIVE)
+    def test_the_next_batch_carries_the_flag_and_is_the_last(
+        self, run: Run, caplog: pytest.LogCaptureFixture, name: str
+    ) -> None:
+        run.guard.failing = name
+        run.batch()
+        assert run.sent_flags == [[0, 0]]
+        assert is_untouched(run.batch())
+        assert run.sent_flags == [[0, 0], [1, 1]]
+        assert is_untouched(run.batch())
+        assert len(run.accelerator.sent) == 2
+        assert run.guard.calls[-1] == name
+        assert tracebacks(caplog) == 1
+
+    @pytest.mark.parametrize("name", ["take", "guard_rewards"])
+    def test_the_batch_stays_as_it_was(self, run: Run, name: str) -> None:
+        run.guard.failing = name
+        assert is_untouched(run.batch())
+
+    def test_without_changes_the_output_stays_as_it_was(self, run: Run) -> None:
+        run.guard.failing = "changes"
+        _, output = run.batch()
+        assert output["advantages"] is OUTPUT["advantages"]
+
+    def test_an_event_fails(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        asked: list[int] = []
+
+        def fails() -> None:
+            asked.append(1)
+            raise ZeroDivisionError
+
+        run.batch()
+        assert run.stages.event(fails) is None
+        assert run.stages.event(fails) is None
+        assert asked == [1]
+        assert is_untouched(run.batch())
+        assert run.sent_flags == [[0, 0], [1, 1]]
+        run.batch()
+        assert len(run.accelerator.sent) == 2
+        assert tracebacks(caplog) == 1
+
+
+class TestFaultOfAnotherProcess:
+    @pytest.mark.parametrize("process_index", [0, 1])
+    def test_switches_off_and_the_main_process_says_so(
+        self, caplog: pytest.LogCaptureFixture, process_index: int
+    ) -> None:
+        run = Run(process_index)
+        run.batch()
+        run.accelerator.other_failed = True
+        run.batch()
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == (process_index == 0)
+        assert all(line.startswith("[truncation-guard] ERROR the guard of anoth") for line in lines)
+        assert tracebacks(caplog) == 0
+        run.guard.calls.clear()
+        assert is_untouched(run.batch())
+        assert run.guard.calls == []
+        assert len(run.accelerator.sent) == 2
+
+    @pytest.mark.parametrize("name", AFTER_THE_COLLECTIVE)
+    def test_in_the_same_batch_as_one_here_switches_off_at_once(self, run: Run, name: str) -> None:
+        """The other one does not come to the next collective."""
+        run.guard.failing = name
+        run.accelerator.other_failed = True
+        run.batch()
+        assert is_untouched(run.batch())
+        assert len(run.accelerator.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("describe", None),
+        ("describe", "nonsense"),
+        ("describe", ROWS[:1]),
+        ("describe", ROWS[:, :-1]),
+        ("describe", ROWS.float()),
+        ("guard_rewards", None),
+        ("guard_rewards", "nonsense"),
+        ("guard_rewards", REWARDS[:-1]),
+        ("guard_rewards", REWARDS.double()),
+        ("changes", None),
+        ("changes", "nonsense"),
+        ("changes", {"advantages": None}),
+        ("changes", {"advantages": OUTPUT["advantages"][:1]}),
+        ("changes", {"advantages": OUTPUT["advantages"].double()}),
+        ("changes", {"tool_mask": torch.ones(2, 2, dtype=torch.int64)}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+class TestNonsense:
+    def test_does_not_reach_the_trainer(self, run: Run, name: str, result: Any) -> None:
+        run.guard.results[name] = result
+        rewards, output = run.batch()
+        assert output == OUTPUT
+        assert rewards is REWARDS or name == "changes"
+
+    def test_is_a_fault(
+        self, run: Run, caplog: pytest.LogCaptureFixture, name: str, result: Any
+    ) -> None:
+        run.guard.results[name] = result
+        for _ in range(3):
+            run.batch()
+        assert len(run.accelerator.sent) == (1 if name in BEFORE_THE_COLLECTIVE else 2)
+        assert run.sent_flags[-1] == [1, 1]
+        assert tracebacks(caplog) == 1
+
+
+class TestMeeting:
+    @pytest.fixture
+    def meetings(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+        held: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: "store")
+        monkeypatch.setattr(handshake, "meet", lambda *args: held.append(args[:3]))
+        return held
+
+    def test_is_held_once(self, meetings: list[tuple[Any, ...]]) -> None:
+        run = Run(process_index=1)
+        run.stages.meet(run.trainer)
+        run.batch()
+        run.batch()
+        assert meetings == [("store", 2, 1)]
+
+    def test_is_held_before_the_first_batch_of_an_evaluation(
+        self, run: Run, meetings: list[tuple[Any, ...]]
+    ) -> None:
+        run.stages.begin(run.trainer)
+        assert meetings == [("store", 2, 0)]
+
+    def test_needs_more_than_one_process(self, run: Run, meetings: list[tuple[Any, ...]]) -> None:
+        run.accelerator.num_processes = 1
+        run.batch()
+        assert meetings == []
+
+    def test_of_one_alone_is_refused_in_training(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: "store")
+        monkeypatch.setattr(handshake, "meet", self.nobody_came)
+        with pytest.raises(RuntimeError, match="nobody came"):
+            run.stages.meet(run.trainer)
+
+    def test_of_one_alone_switches_off_in_an_evaluation(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: "store")
+        monkeypatch.setattr(handshake, "meet", self.nobody_came)
+        assert is_untouched(run.batch())
+        assert is_untouched(run.batch())
+        assert run.accelerator.sent == []
+        assert run.guard.calls == []
+        (record,) = caplog.records
+        assert record.levelno == logging.ERROR
+        assert record.getMessage() == (
+            "[truncation-guard] ERROR nobody came The guard is switched off."
+        )
+
+    @staticmethod
+    def nobody_came(*args: Any) -> None:
+        raise RuntimeError("nobody came")
+
+
+def test_a_trainer_that_does_not_call_generate_is_left_alone(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        run.stages.begin(run.trainer)
+        assert run.stages.rewarded(run.trainer, REWARDS) is REWARDS
+        assert run.stages.scored(run.trainer, OUTPUT) is OUTPUT
+    (record,) = caplog.records
+    assert "SimpleNamespace does not call TRL's `_generate`" in record.getMessage()
+    assert run.accelerator.sent == []
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_the_user_may_interrupt(run: Run, interruption: Callable[..., BaseException]) -> None:
+    def interrupted(trainer: Any, generated: Any) -> Any:
+        raise interruption
+
+    run.guard.describe = interrupted  # type: ignore[method-assign]
+    with pytest.raises(interruption):  # type: ignore[call-overload]
+        run.batch()
