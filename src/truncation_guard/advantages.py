@@ -7,6 +7,7 @@ TRL's.
 """
 
 import math
+import sys
 from typing import Literal, get_args
 
 import torch
@@ -36,7 +37,7 @@ def check_mode_arguments(mode: str, truncated_weight: float, truncated_reward: f
             "Pass 0.0 to ignore truncated completions, 1.0 to leave their advantages as they are."
         )
     # NaN is TRL's mark of an unscorable completion: it would turn `penalize` into `exclude`.
-    if not (is_number(truncated_reward) and math.isfinite(truncated_reward)):
+    if not (is_number(truncated_reward) and abs(truncated_reward) <= sys.float_info.max):
         raise ValueError(
             f"`truncated_reward` must be a finite number, got {truncated_reward!r}. "
             "Pass the highest reward that a truncated completion may keep, for example 0.0."
@@ -103,7 +104,7 @@ def advantage_weights(
         weights = weights.masked_fill(truncated, truncated_weight)
     elif mode == "exclude":
         if loss_divides_by_rows:
-            weights = weights * (truncated.numel() / (~truncated).sum().clamp(min=1))
+            weights = weights * truncated.numel() / (~truncated).sum().clamp(min=1).to(dtype)
         weights = weights.masked_fill(truncated, 0.0)
     return weights
 

@@ -212,11 +212,13 @@ _WORDING: dict[Code, Callable[[Verdict, str], tuple[str, str]]] = {
 
 
 def _cut_by(verdict: Verdict) -> str:
-    """By what most of them were cut, as far as this batch tells."""
+    """By what most of them were cut, where this batch tells."""
     counts = verdict.counts
+    if counts.truncated == 0:
+        return ""
     most = max(counts.causes, key=lambda cause: counts.causes[cause])
-    if counts.causes[most] == 0 or most == "limit":
-        return "" if counts.limit is None else f" at max_completion_length={counts.limit}"
+    if most == "limit":
+        return f" at max_completion_length={counts.limit}"
     return " in the tool loop" if most == "tool" else " by the context window"
 
 

@@ -103,7 +103,7 @@ class Verdict:
     obstacle: Obstacle | None
     """Why a longer limit would not help; None where it would."""
     advice: LimitAdvice | None
-    """What to do about the limit; None with an obstacle, or where there is no limit."""
+    """What to do about the limit; None with an obstacle, or where there is no limit to obey."""
 
 
 class TruncationMonitor:
@@ -245,7 +245,7 @@ class TruncationMonitor:
         sample = window if over_window else batch
         obstacle = _obstacle(code, batch, self._warn_above or 0.0)
         advice = None
-        if obstacle is None and batch.limit is not None:
+        if obstacle is None and batch.limit is not None and code != "limit-ignored":
             advice = advise_limit(sample.ended, sample.cut, batch.limit, self._coverage)
         return Verdict(
             code=code,

@@ -139,6 +139,9 @@ def _parse(line: str) -> dict[str, Any] | None:
         return None
     if not isinstance(entry, dict) or entry.get("kind") not in ("start", "batch", "end"):
         return None
+    if entry["kind"] == "start":
+        resumed = entry.get("resumed_from_step")
+        return entry if resumed is None or isinstance(resumed, int) else None
     if entry["kind"] == "batch":
         split, step, number = (entry.get(key) for key in ("split", "step", "batch"))
         if split not in ("train", "eval") or not (

@@ -212,7 +212,8 @@ def _outcomes(
     settle(tools != Cause.NONE, Outcome.TRUNCATED, tools)
 
     rows = torch.zeros((len(full), len(Column)), dtype=torch.int64)
-    rows[:, Column.LENGTH] = torch.where(outcome == Outcome.TRUNCATED, lengths, ends)
+    at_a_limit = (cause == Cause.LIMIT) | (cause == Cause.CONTEXT)
+    rows[:, Column.LENGTH] = torch.where(at_a_limit, reach, ends)
     rows[:, Column.OUTCOME] = outcome
     rows[:, Column.CAUSE] = cause
     rows[:, Column.END_OF_TURN] = NOT_SEARCHED

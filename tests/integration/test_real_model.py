@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct on real questions, counted again from what TRL hands to a reward function."""
+"""SmolLM2-135M-Instruct on real questions, counted again from what a reward function gets."""
 
 from __future__ import annotations
 
