@@ -40,6 +40,7 @@ def batch(
         "step": 0,
         "training": True,
         "limit": 256,
+        "limit_name": "max_completion_length",
         "context_window": 4096,
         "ended": {100: of - truncated} if of > truncated else {},
         "cut": {256: truncated} if truncated else {},

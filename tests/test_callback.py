@@ -6,12 +6,14 @@ import copy
 import json
 import logging
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
+from transformers import TrainerCallback
 from trl import GRPOTrainer, SFTConfig, SFTTrainer
 
 from truncation_guard import TruncationGuardCallback
@@ -139,6 +141,48 @@ class TestGettingThere:
         made._generate(["w3"] * 8)
         assert guard.state() == before
 
+    def test_attaching_during_training_does_not_break_the_next_save(self, tmp_path):
+        class Late(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if state.global_step == 1:
+                    TruncationGuardCallback().attach(made)
+
+        args = tiny.config(tmp_path, max_steps=3, save_strategy="steps", save_steps=1)
+        made = tiny.trainer(args, tiny.scripted(REWARDS), [Late()], HALF_CUT)
+        made.train()
+        assert (tmp_path / "checkpoint-3").is_dir()
+        assert "truncation_guard/truncated_share" not in made.state.log_history[0]
+        assert made.state.log_history[2]["truncation_guard/truncated_share"] == 0.5
+
+    def test_one_guard_on_two_trainers_treats_each_as_its_own(self, tmp_path):
+        guard = TruncationGuardCallback(mode="exclude")
+        args = tiny.config(tmp_path / "plain")
+        plain = tiny.trainer(args, tiny.scripted(REWARDS), [guard], HALF_CUT)
+        own = tiny.trainer(
+            tiny.config(tmp_path / "own"),
+            tiny.scripted(REWARDS),
+            [guard],
+            HALF_CUT,
+            base=TestOwnMethods.Reorders,
+        )
+        plain.train()
+        own.model.train()
+        output = own._generate_and_score_completions([{"prompt": "w3"}] * 8)
+        assert "tool_mask" not in output
+        assert [len(r.batches) for r in read_record(tmp_path / "own" / FILE_NAME)] == [1]
+        assert [len(r.batches) for r in read_record(tmp_path / "plain" / FILE_NAME)] == [1]
+
+    def test_a_trainer_is_freed_as_soon_as_without_the_guard(self, tmp_path):
+        made = run(tmp_path)
+        plain = weakref.ref(made)
+        del made
+        made = tiny.trainer(
+            tiny.config(tmp_path), tiny.scripted(REWARDS), [TruncationGuardCallback()], HALF_CUT
+        )
+        guarded = weakref.ref(made)
+        del made
+        assert (guarded() is None) == (plain() is None)
+
 
 class TestWhatItRefuses:
     def test_another_trainer(self, tmp_path):
@@ -227,6 +271,45 @@ class TestOwnMethods:
         assert "does not call TRL's `_generate`" in errors[0].getMessage()
 
 
+class TestLosses:
+    class OwnLoss(GRPOTrainer):
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            return super()._compute_loss(model, inputs)
+
+    def weights(self, tmp_path: Path, base: type, caplog: Any) -> tuple[list[float], list[str]]:
+        guard = TruncationGuardCallback(mode="exclude")
+        made = tiny.trainer(
+            tiny.config(tmp_path), tiny.scripted(REWARDS), [guard], HALF_CUT, base=base
+        )
+        outputs = tiny.capture(made)
+        made.train()
+        return outputs[0]["advantages"].tolist(), codes(caplog)
+
+    def test_exclude_with_an_unknown_loss_is_said(self, tmp_path, caplog):
+        advantages, said = self.weights(tmp_path, self.OwnLoss, caplog)
+        assert advantages[0] == pytest.approx(0.7070, abs=1e-4)
+        assert said == ["loss-scale", "truncated"]
+
+    def test_exclude_knows_that_gmpo_divides_by_rows(self, tmp_path, caplog):
+        from trl.experimental.gmpo import GMPOTrainer
+
+        advantages, said = self.weights(tmp_path, GMPOTrainer, caplog)
+        assert advantages[0] == pytest.approx(2 * 0.7070, abs=1e-4)
+        assert said == ["truncated"]
+
+    def test_penalize_leaves_a_penalty_with_a_negative_weight_alone(self, tmp_path):
+        args = tiny.config(tmp_path, reward_weights=[1.0, -1.0])
+        rewards = [tiny.scripted([0.0, 0.2, 0.2, 0.0]), tiny.scripted([0.5, 0.5, 5.0, 5.0])]
+        guard = TruncationGuardCallback(mode="penalize")
+        made = tiny.trainer(args, rewards, [guard], HALF_CUT)
+        outputs = tiny.capture(made)
+        made.train()
+        # Totals after the bound: -0.5, -0.3, -5, -5 (row 3 kept its penalty and lost its 0.2).
+        totals = torch.tensor([-0.5, -0.3, -5.0, -5.0])
+        expected = (totals - totals.mean()) / (totals.std() + 1e-4)
+        assert torch.allclose(outputs[0]["advantages"][:4], expected, atol=1e-4)
+
+
 class TestResume:
     def first_half(self, tmp_path: Path, **overrides: Any) -> Path:
         run(
@@ -273,7 +356,7 @@ class TestResume:
         assert codes(caplog) == []  # the first line was at step 0, the next one is due at step 10
         saved = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
         state = saved["stateful_callbacks"]["TruncationGuardCallback"]
-        assert state["args"]["mode"] == "exclude"
+        assert state["args"] == {}
         window = state["attributes"]["restored_state"]["monitor"]["window"]
         assert len(window) == 4  # two batches before, two after
         assert sum(n for _, cut in window for _, n in cut) == 16

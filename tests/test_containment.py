@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from truncation_guard import handshake, trainer_hooks
 from truncation_guard.containment import ContainedRollouts
 from truncation_guard.rollouts import Column
 
@@ -107,11 +106,6 @@ class Run:
         return [rows[:, Column.FAILED].tolist() for rows in self.accelerator.sent]
 
 
-@pytest.fixture(autouse=True)
-def _no_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: None)
-
-
 @pytest.fixture
 def run() -> Run:
     return Run()
@@ -185,7 +179,7 @@ class TestWithoutAFault:
         assert len(run.accelerator.sent) == 1
 
     def test_an_event_gets_its_answer(self, run: Run) -> None:
-        assert run.stages.event(lambda a, b: a + b, 1, 2) == 3
+        assert run.stages.contain(lambda a, b: a + b, 1, 2) == 3
 
 
 class TestFaultBeforeTheCollective:
@@ -243,8 +237,8 @@ class TestFaultAfterTheCollective:
             raise ZeroDivisionError
 
         run.batch()
-        assert run.stages.event(fails) is None
-        assert run.stages.event(fails) is None
+        assert run.stages.contain(fails) is None
+        assert run.stages.contain(fails) is None
         assert asked == [1]
         assert is_untouched(run.batch())
         assert run.sent_flags == [[0, 0], [1, 1]]
@@ -320,58 +314,32 @@ class TestNonsense:
         assert tracebacks(caplog) == 1
 
 
-class TestMeeting:
-    @pytest.fixture
-    def meetings(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-        held: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: "store")
-        monkeypatch.setattr(handshake, "meet", lambda *args: held.append(args[:3]))
-        return held
+def test_it_can_be_switched_off_from_outside(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.stages.switch_off(RuntimeError("Nobody came."))
+    assert is_untouched(run.batch())
+    assert is_untouched(run.batch())
+    assert run.accelerator.sent == []
+    assert run.guard.calls == []
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage() == (
+        "[truncation-guard] ERROR Nobody came. The guard is switched off."
+    )
 
-    def test_is_held_once(self, meetings: list[tuple[Any, ...]]) -> None:
-        run = Run(process_index=1)
-        run.stages.meet(run.trainer)
-        run.batch()
-        run.batch()
-        assert meetings == [("store", 2, 1)]
 
-    def test_is_held_before_the_first_batch_of_an_evaluation(
-        self, run: Run, meetings: list[tuple[Any, ...]]
-    ) -> None:
-        run.stages.begin(run.trainer)
-        assert meetings == [("store", 2, 0)]
+def test_a_log_handler_that_raises_does_not_reach_the_trainer(run: Run) -> None:
+    class Raises(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ConnectionError("the sink is gone")
 
-    def test_needs_more_than_one_process(self, run: Run, meetings: list[tuple[Any, ...]]) -> None:
-        run.accelerator.num_processes = 1
-        run.batch()
-        assert meetings == []
-
-    def test_of_one_alone_is_refused_in_training(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: "store")
-        monkeypatch.setattr(handshake, "meet", self.nobody_came)
-        with pytest.raises(RuntimeError, match="nobody came"):
-            run.stages.meet(run.trainer)
-
-    def test_of_one_alone_switches_off_in_an_evaluation(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(trainer_hooks, "distributed_store", lambda: "store")
-        monkeypatch.setattr(handshake, "meet", self.nobody_came)
+    handler = Raises()
+    logging.getLogger("truncation_guard").addHandler(handler)
+    try:
+        run.guard.results["describe"] = None
         assert is_untouched(run.batch())
-        assert is_untouched(run.batch())
-        assert run.accelerator.sent == []
-        assert run.guard.calls == []
-        (record,) = caplog.records
-        assert record.levelno == logging.ERROR
-        assert record.getMessage() == (
-            "[truncation-guard] ERROR nobody came The guard is switched off."
-        )
-
-    @staticmethod
-    def nobody_came(*args: Any) -> None:
-        raise RuntimeError("nobody came")
+        run.stages.switch_off("Enough.")
+    finally:
+        logging.getLogger("truncation_guard").removeHandler(handler)
 
 
 def test_a_trainer_that_does_not_call_generate_is_left_alone(

@@ -97,6 +97,7 @@ def test_batches_add_up_under_the_limits_of_the_later_one() -> None:
         "step": 4,
         "training": False,
         "limit": 512,
+        "limit_name": "max_completion_length",
         "context_window": 2048,
         "ended": {3: 10, 7: 3, 9: 1},
         "cut": {8: 4, 512: 4},

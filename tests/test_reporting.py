@@ -290,11 +290,12 @@ def test_a_line_on_an_evaluation_advises_too(tmp_path: Path) -> None:
     assert report.advised_limit == 512
 
 
-def test_a_line_that_cools_down_advises_nothing(tmp_path: Path) -> None:
+def test_under_a_new_limit_the_advice_starts_afresh(tmp_path: Path) -> None:
     report = reporter(tmp_path)
     report.batch(batch(16))
-    report.batch(batch(16, limit=300, cut={300: 16}))
     assert report.advised_limit == 512
+    report.batch(batch(16, limit=300, cut={300: 16}))
+    assert report.advised_limit == 600
 
 
 def test_an_ignored_limit_advises_no_limit(

@@ -327,9 +327,9 @@ def test_rows_are_described_as_a_slow_reading_of_the_definition_gives(
         if by_the_model and by_the_model[-1] in stops:
             expected.append((len(body), *TERMINATED))
         elif limit is not None and (reach >= limit or not ids):
-            expected.append((len(ids), *BY_LIMIT))
+            expected.append((reach, *BY_LIMIT))
         elif window is not None and prompt + reach >= window:
-            expected.append((len(ids), *BY_CONTEXT))
+            expected.append((reach, *BY_CONTEXT))
         else:
             expected.append((len(body), *(STOPPED_ASKED if asked else STOPPED)))
     rows = describe(

@@ -90,6 +90,24 @@ class TestLimit:
         made.generation_config.max_new_tokens = per_turn
         assert trainer_facts.get_limit(made) == limit
 
+    def test_the_models_own_limit_holds_where_none_was_given(self):
+        made = stand_in(max_completion_length=None)
+        made.generation_config.max_new_tokens = None
+        made.model.generation_config.max_new_tokens = 12
+        assert trainer_facts.get_limit(made) == 12
+
+    @pytest.mark.parametrize(
+        ("changes", "name"),
+        [
+            ({}, "max_completion_length"),
+            ({"max_new_tokens": 8}, "generation_kwargs['max_new_tokens']"),
+            ({"max_tokens": 8}, "max_completion_length"),
+        ],
+    )
+    def test_the_rules_name_where_the_limit_comes_from(self, changes, name):
+        made = stand_in(args=SimpleNamespace(generation_kwargs=changes))
+        assert trainer_facts.generation_rules(made).limit_name == name
+
 
 class TestRules:
     def test_context_window_of_the_model_of_the_engine_and_of_the_arguments(self):
@@ -196,6 +214,23 @@ def test_names_that_look_like_an_end_of_turn(name, ends):
     made = stand_in(processing_class=tokenizer, eos_token_ids=[1])
     found = trainer_facts.generation_rules(made).end_of_turn.values()
     assert (name in found) == (ends and name != "<eos>")  # <eos> is a stop token here
+
+
+def test_harmonys_end_stands_between_channels_and_ends_no_answer():
+    tokenizer = tiny.tokenizer(additional_special_tokens=["<|end|>", "<|return|>"])
+    found = trainer_facts.generation_rules(stand_in(processing_class=tokenizer)).end_of_turn
+    assert set(found.values()) == {"<|return|>"}
+
+
+def test_a_tokenizer_that_does_not_tell_its_added_tokens_is_not_searched():
+    class Closed:
+        pad_token_id, eos_token_id = 0, 1
+
+        @property
+        def added_tokens_decoder(self):
+            raise NotImplementedError
+
+    assert trainer_facts.generation_rules(stand_in(processing_class=Closed())).end_of_turn == {}
 
 
 def test_rows_that_the_trainer_masks_follow_its_own_rule():

@@ -5,7 +5,6 @@ of a training; from then on every entry is contained, whatever happens here.
 """
 
 import logging
-from dataclasses import asdict
 from typing import Any, cast
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -86,6 +85,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         )
         self._reporter: Reporter | None = None
         self._rollouts: ContainedRollouts | None = None
+        self._has_met = False
+        """Whether every process is known to have a guard on the trainer that it watches."""
+        self._session = object()
+        """Marks the trainer that the three above belong to."""
 
     @property
     def advised_limit(self) -> int | None:
@@ -114,20 +117,30 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if not any(callback is self for callback in callbacks):
             trainer.add_callback(self)
         trainer_hooks.install(trainer)
+        self._watch(trainer)
         if self.restored_state is None:
             trainer_hooks.remember_options(trainer, self._options)
+        # Transformers (4.57 and 5.24) looks the name up when it saves, and raises a KeyError where
+        # it finds none: in the checkpoint it resumed from, or because the training has begun.
+        saved_states = cast(dict[str, Any], trainer.state.stateful_callbacks)
+        saved_states.setdefault(type(self).__name__, self.state())
 
     def rollout_stages(self, trainer: Any) -> ContainedRollouts:
         """What the wrapped methods of the trainer talk to."""
-        if self._rollouts is None:  # an evaluation without a training before it
-            return self._prepare(trainer, resumed_from_step=None)
-        return self._rollouts
+        self._watch(trainer)
+        if self._rollouts is not None:
+            return self._rollouts
+        rollouts = self._prepare(trainer, resumed_from_step=None)  # no training came before
+        try:
+            self._meet(trainer)
+        except Exception as error:
+            rollouts.switch_off(error)
+        return rollouts
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Wrap the rollout methods of the trainer that was given this callback."""
-        self._rollouts = None
         self.attach(self._find_trainer())
 
     def on_train_begin(
@@ -138,22 +151,20 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self.attach(trainer)
         if self.restored_state is not None:  # the settings of this script win
             self._options = trainer_hooks.remembered_options(trainer) or self._options
-        name = type(self).__name__
+        self._meet(trainer)
         resumed_from_step = state.global_step or None
-        saved_states: dict[str, Any] = cast(Any, state.stateful_callbacks)
-        self._prepare(trainer, resumed_from_step).meet(trainer)
+        self._prepare(trainer, resumed_from_step)
+        saved_states = cast(dict[str, Any], state.stateful_callbacks)
         if resumed_from_step is not None:
-            self._restore(saved_states.get(name))
-        # Transformers (4.57 and 5.24) looks the name up when it saves, and raises a KeyError where
-        # the checkpoint that it resumed from has none.
-        saved_states[name] = self.state()
+            self._restore(saved_states.get(type(self).__name__))
+        saved_states[type(self).__name__] = self.state()
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Judge the evaluation that has ended."""
         if self._rollouts is not None and self._reporter is not None:
-            self._rollouts.event(self._reporter.end_evaluation)
+            self._rollouts.contain(self._reporter.end_evaluation)
 
     def on_predict(
         self,
@@ -171,18 +182,21 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
     ) -> None:
         """Sum up the training."""
         if self._rollouts is not None and self._reporter is not None:
-            self._rollouts.event(self._reporter.end_training, state.global_step)
+            self._rollouts.contain(self._reporter.end_training, state.global_step)
 
     def state(self) -> dict[str, Any]:
         """Settings, window and cool-downs as JSON values, for transformers' checkpoint."""
         saved = None
         if self._rollouts is not None and self._reporter is not None:
-            saved = self._rollouts.event(self._reporter.monitor.state)
-        elif (trainer := trainer_hooks.find_trainer(self)) is not None:
+            saved = self._rollouts.contain(self._reporter.monitor.state)
+        elif self.restored_state is None and (
+            (trainer := trainer_hooks.find_trainer(self)) is not None
+        ):
             # The start of `train`, before transformers may replace this object, which nothing has
             # attached yet, by one with the checkpoint's settings.
             trainer_hooks.remember_options(trainer, self._options)
-        return {"args": asdict(self._options), "attributes": {"restored_state": {"monitor": saved}}}
+        # No settings: those of the script that resumes win, and of whatever version it is.
+        return {"args": {}, "attributes": {"restored_state": {"monitor": saved}}}
 
     def _find_trainer(self) -> Any:
         trainer = trainer_hooks.find_trainer(self)
@@ -192,6 +206,18 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
                 "callbacks. Call `guard.attach(trainer)` before `trainer.train()`."
             )
         return trainer
+
+    def _watch(self, trainer: Any) -> None:
+        if not trainer_hooks.is_marked(trainer, self._session):
+            self._reporter, self._rollouts, self._has_met = None, None, False
+            self._session = object()
+            trainer_hooks.mark(trainer, self._session)
+            trainer_hooks.announce(trainer)
+
+    def _meet(self, trainer: Any) -> None:
+        if not self._has_met:
+            trainer_hooks.meet(trainer)
+            self._has_met = True
 
     def _prepare(self, trainer: Any, resumed_from_step: int | None) -> ContainedRollouts:
         options = self._options
@@ -211,18 +237,31 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             on_counts=self._on_counts,
         )
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
-        self._rollouts.event(reporter.start, trainer_facts.get_limit(trainer), resumed_from_step)
-        if mode != options.mode:
-            self._rollouts.event(
-                reporter.warn,
+        self._rollouts.contain(self._open, trainer, reporter, mode, resumed_from_step)
+        return self._rollouts
+
+    def _open(
+        self, trainer: Any, reporter: Reporter, mode: Mode, resumed_from_step: int | None
+    ) -> None:
+        reporter.start(trainer_facts.get_limit(trainer), resumed_from_step)
+        name, step = type(trainer).__name__, trainer.state.global_step
+        if mode != self._options.mode:
+            reporter.warn(
                 "measured-only",
-                trainer.state.global_step,
-                f"{type(trainer).__name__} has its own {' and '.join(overridden)}, which may "
-                f"reorder or replace rows: truncation is measured, mode={options.mode!r} is not "
-                "applied",
+                step,
+                f"{name} has its own {' and '.join(trainer_hooks.overridden_methods(trainer))}, "
+                f"which may reorder or replace rows: truncation is measured, "
+                f"mode={self._options.mode!r} is not applied",
                 "use truncation_guard.guard_advantages in it, or mode='observe' to silence this",
             )
-        return self._rollouts
+        elif mode == "exclude" and trainer_hooks.has_unknown_loss(trainer):
+            reporter.warn(
+                "loss-scale",
+                step,
+                f"{name} has a loss of its own: truncated completions are taken out of its mask "
+                "and its advantages, but how it divides is not known",
+                "see that it divides by the kept completions or tokens, or use mode='downweight'",
+            )
 
     def _on_counts(self, trainer: Any, counts: BatchCounts) -> None:
         trainer_facts.log_metrics(trainer, batch_metrics(counts), training=counts.training)

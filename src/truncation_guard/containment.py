@@ -8,12 +8,12 @@ switched off everywhere at its end.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from truncation_guard import handshake, trainer_hooks
 from truncation_guard.guarding import BatchGuard
 from truncation_guard.messages import PREFIX
 from truncation_guard.rollouts import Column, failed_rows
@@ -32,34 +32,20 @@ class ContainedRollouts:
         self._guard = guard
         self._off = False
         self._failed = False
-        self._met = False
         self._begun = False
         self._gathered: Tensor | None = None
 
-    def meet(self, trainer: Any) -> None:
-        """Make sure that every process has a guard.
-
-        Raises:
-            RuntimeError: if one has none.
-        """
-        store = trainer_hooks.distributed_store()
-        processes = trainer.accelerator.num_processes
-        if store is not None and processes > 1:
-            handshake.meet(store, processes, trainer.accelerator.process_index, handshake.TIMEOUT)
-        self._met = True
+    def switch_off(self, reason: object) -> None:
+        """Leave the trainer alone from now on. All processes have to do so together."""
+        self._off = True
+        _log_error("%s ERROR %s The guard is switched off.", PREFIX, reason)
 
     def begin(self, trainer: Any) -> None:
         """A generation batch is about to be made."""
         self._gathered = None
-        if not self._off and not self._met:  # an evaluation without a training before it
-            try:
-                self.meet(trainer)
-            except Exception as error:
-                self._off = True
-                logger.error("%s ERROR %s The guard is switched off.", PREFIX, error)
         self._begun = not self._off
         if self._begun:
-            self._contain(self._guard.begin, trainer)
+            self.contain(self._guard.begin, trainer)
 
     def generated(self, trainer: Any, prompts: Sequence[Any], generated: tuple[Any, ...]) -> None:
         """TRL's `_generate` has returned `generated` for `prompts`: the one collective."""
@@ -68,49 +54,43 @@ class ContainedRollouts:
         if not self._begun:
             return
         self._begun = False
-        rows = self._contain(
+        rows = self.contain(
             self._guard.describe, trainer, generated, like=failed_rows(len(prompts))
         )
         if rows is None:
             rows = failed_rows(len(prompts))
         device = trainer.accelerator.device
         self._gathered = trainer.accelerator.gather(rows.to(device, non_blocking=True))
-        self._contain(self._guard.take, self._gathered)
+        self.contain(self._guard.take, self._gathered)
 
     def rewarded(self, trainer: Any, rewards: Tensor) -> Tensor:
         """The rewards of all processes that TRL goes on with."""
         if self._gathered is None:
             return rewards
-        guarded = self._contain(self._guard.guard_rewards, trainer, rewards, like=rewards)
+        guarded = self.contain(self._guard.guard_rewards, trainer, rewards, like=rewards)
         return rewards if guarded is None else guarded
 
     def scored(self, trainer: Any, output: dict[str, Any]) -> dict[str, Any]:
         """The batch that TRL goes on with."""
         if self._begun:
-            self._begun, self._off = False, True
-            logger.error(
-                "%s ERROR %s does not call TRL's `_generate`, so its completions cannot be "
-                "measured. The guard is switched off.",
-                PREFIX,
-                type(trainer).__name__,
+            self._begun = False
+            self.switch_off(
+                f"{type(trainer).__name__} does not call TRL's `_generate`: its completions cannot "
+                "be measured."
             )
         gathered, self._gathered = self._gathered, None
         if gathered is None:
             return output
-        guarded = self._contain(self._guarded, trainer, output)
-        if self._contain(self._guard.report, trainer) is not False:
+        guarded = self.contain(self._guarded, trainer, output)
+        if self.contain(self._guard.report, trainer) is not False:
             self._off |= bool(gathered[:, Column.FAILED].any())
         if self._off and not self._failed and trainer.accelerator.is_main_process:
-            logger.error(
+            _log_error(
                 "%s ERROR the guard of another process failed (its log has the traceback), so it "
                 "is switched off on all of them. Training goes on as it would without it.",
                 PREFIX,
             )
         return output if guarded is None else guarded
-
-    def event(self, handle: Callable[..., Any], *args: Any) -> Any:
-        """Let `handle` deal with an event of the trainer; None where it cannot."""
-        return self._contain(handle, *args)
 
     def _guarded(self, trainer: Any, output: dict[str, Any]) -> dict[str, Any]:
         changes = self._guard.changes(trainer, output)
@@ -119,8 +99,11 @@ class ContainedRollouts:
                 raise RuntimeError(f"{name} was changed to {value!r}")
         return {**output, **changes}
 
-    def _contain(self, work: Callable[..., Any], *args: Any, like: Tensor | None = None) -> Any:
-        """The result of `work`; None once the guard of this process has failed."""
+    def contain(self, work: Callable[..., Any], *args: Any, like: Tensor | None = None) -> Any:
+        """The result of `work`, an event of the trainer or a stage of a batch.
+
+        None once the guard of this process has failed.
+        """
         if self._failed:
             return None
         try:
@@ -129,13 +112,19 @@ class ContainedRollouts:
                 raise RuntimeError(f"{work.__qualname__} returned {result!r}")
         except Exception:
             self._failed = True
-            logger.exception(
+            _log_error(
                 "%s ERROR the guard failed and is switched off. Training goes on as it would "
                 "without it. This is a bug of truncation-guard: please report it.",
                 PREFIX,
+                exc_info=True,
             )
             return None
         return result
+
+
+def _log_error(text: str, *args: object, exc_info: bool | None = None) -> None:
+    with suppress(Exception):  # a handler of the user's may raise
+        logger.error(text, *args, exc_info=exc_info)
 
 
 def _is_like(result: Any, like: Tensor) -> bool:

@@ -55,6 +55,8 @@ class BatchCounts:
     """Finished optimizer steps."""
     training: bool
     limit: int | None
+    limit_name: str
+    """The setting that the limit comes from."""
     context_window: int | None
     ended: Mapping[int, int]
     """Length in tokens -> completions that terminated or stopped at it."""
@@ -116,9 +118,7 @@ class BatchCounts:
     @property
     def end_of_turn_share(self) -> float:
         """Share of completions that ran past an end of turn, as far as the search tells."""
-        if self.searched == 0:
-            return 0.0
-        held = sum(self.end_of_turn.values()) / self.searched
+        held = sum(self.end_of_turn.values()) / max(self.searched, 1)
         return held * (self.truncated + self.stopped) / self.completions
 
     @property

@@ -143,6 +143,9 @@ class BatchGuard:
             guarded = guard_rewards(
                 rewards, truncated, mode=self._mode, truncated_reward=self._truncated_reward
             )
+            if self._mode == "penalize":
+                # A function with a negative weight is a penalty itself: a bound would lift it.
+                guarded = torch.where(_reward_weights(trainer, rewards) < 0, rewards, guarded)
             batch.weights = advantage_weights(
                 truncated,
                 mode=self._mode,
@@ -217,9 +220,13 @@ class BatchGuard:
 
 def _weighted(trainer: Any, rewards: Tensor) -> Tensor:
     """TRL's one reward of each completion, (rows,) float32; NaN where unscorable."""
-    weights: Tensor = trainer.reward_weights.to(rewards.device, non_blocking=True)
-    total = (rewards * weights).nansum(dim=1).float()
+    total = (rewards * _reward_weights(trainer, rewards)).nansum(dim=1).float()
     return total.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+
+
+def _reward_weights(trainer: Any, rewards: Tensor) -> Tensor:
+    weights: Tensor = trainer.reward_weights.to(rewards.device, non_blocking=True)
+    return weights
 
 
 def _reward_sums(rollouts: GatheredRollouts, total: Tensor) -> Tensor:
@@ -276,6 +283,7 @@ def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> B
         step=trainer.state.global_step,
         training=batch.training,
         limit=batch.rules.limit,
+        limit_name=batch.rules.limit_name,
         context_window=batch.rules.context_window,
         ended=_histogram(length[~truncated]),
         cut=_histogram(length[truncated]),

@@ -8,7 +8,19 @@ from datetime import timedelta
 from typing import Any
 
 TIMEOUT = timedelta(seconds=30)
-"""Processes begin a training together: preparing the model is a collective."""
+"""For the guards that were not there when their trainer was built: those have announced themselves
+long before, and a process that is busy (with its tracker's set-up, say) is not taken for one
+without a guard."""
+
+
+def announce(store: Any, process_index: int) -> None:
+    """Say to the other processes that this one has a guard.
+
+    Args:
+        store: torch.distributed's store.
+        process_index: this process's number.
+    """
+    store.set(_key(store, process_index, process_index), "here")
 
 
 def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta) -> None:
@@ -18,30 +30,35 @@ def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta)
         store: torch.distributed's store.
         num_processes: processes that take part in the training.
         process_index: this one's number.
-        timeout: how long to wait, twice at most.
+        timeout: how long to wait for those that have not announced themselves.
 
     Raises:
         RuntimeError: if one of them did not come.
     """
+    announce(store, process_index)
+    keys = [_key(store, process_index, index) for index in range(num_processes)]
+    others = [key for index, key in enumerate(keys) if index != process_index]
+    try:
+        store.wait(keys, timeout)
+    except Exception as error:
+        # Who comes later must not count on this process; who came just now already does.
+        store.delete_key(keys[process_index])
+        if not store.check(others):
+            seconds = timeout.total_seconds()
+            raise RuntimeError(
+                f"TruncationGuardCallback on process {process_index} waited {seconds:g} s for the "
+                f"guards of the other processes ({num_processes} in all): without them it would "
+                "wait for ever. Add it on every process, best in `callbacks` of the trainer."
+            ) from error
+        announce(store, process_index)
+    store.add(_held_key(process_index), 1)
+
+
+def _key(store: Any, process_index: int, other: int) -> str:
     # Processes run the same program, so after the same number of meetings the next is one and the
     # same. One that failed does not count: the processes without a guard know nothing of it.
-    held = f"truncation_guard/held/{process_index}"
-    meeting = store.add(held, 0)
-    said: list[str] = []
-    # Who did not meet the others in time says nothing in the second round, so that one who came
-    # late does not believe that all are here.
-    for word in ("here", "ready"):
-        keys = [f"truncation_guard/{meeting}/{word}/{index}" for index in range(num_processes)]
-        said.append(keys[process_index])
-        store.set(keys[process_index], "1")
-        try:
-            store.wait(keys, timeout)
-        except Exception as error:
-            for key in said:
-                store.delete_key(key)
-            raise RuntimeError(
-                f"TruncationGuardCallback was added on process {process_index}, but not on all "
-                f"{num_processes} processes: it would wait for the others for ever. Add it on "
-                "every process."
-            ) from error
-    store.add(held, 1)
+    return f"truncation_guard/{store.add(_held_key(process_index), 0)}/{other}"
+
+
+def _held_key(process_index: int) -> str:
+    return f"truncation_guard/held/{process_index}"

@@ -125,7 +125,7 @@ def _limit_ignored(verdict: Verdict, effect: str) -> tuple[str, str]:
     counts = verdict.counts
     longest = max([*counts.ended, *counts.cut])
     return (
-        f"max_completion_length={counts.limit} is not obeyed by what writes the completions: "
+        f"{counts.limit_name}={counts.limit} is not obeyed by what writes the completions: "
         f"{counts.above_limit} of {counts.completions} are longer, up to {longest} tokens",
         "make the rollout function, the environment or generation_kwargs use "
         "trainer.max_completion_length, or set the limit to what they use",
@@ -218,7 +218,7 @@ def _cut_by(verdict: Verdict) -> str:
         return ""
     most = max(counts.causes, key=lambda cause: counts.causes[cause])
     if most == "limit":
-        return f" at max_completion_length={counts.limit}"
+        return f" at {counts.limit_name}={counts.limit}"
     return " in the tool loop" if most == "tool" else " by the context window"
 
 
@@ -237,17 +237,17 @@ def _quantile_fact(advice: LimitAdvice) -> str:
 def _remedy(verdict: Verdict) -> str:
     if verdict.obstacle is not None:
         return _OBSTACLES[verdict.obstacle]
-    limit, advice = verdict.counts.limit, verdict.advice
+    name, advice = verdict.counts.limit_name, verdict.advice
     if advice is None:
-        return "set max_completion_length"
+        return f"set {name}"
     if advice.next_limit is None:
         return (
-            f"max_completion_length={limit} holds the coverage of {advice.coverage:g} that was "
+            f"{name}={verdict.counts.limit} holds the coverage of {advice.coverage:g} that was "
             "asked for: raise it all the same, or raise warn_above"
         )
     if advice.quantile is None:
-        return f"raise max_completion_length (next try: {advice.next_limit})"
-    return f"raise max_completion_length to {advice.next_limit}"
+        return f"raise {name} (next try: {advice.next_limit})"
+    return f"raise {name} to {advice.next_limit}"
 
 
 _OBSTACLES: dict[Obstacle, str] = {

@@ -35,6 +35,8 @@ _AT_ONCE_SHARE = 0.25
 _AT_ONCE_COMPLETIONS = 4
 ENOUGH_COMPLETIONS = 64
 _GROUPS_SHARE = 0.25
+_HELD_SHARE = 0.25
+"""A model that samples such a token now and then is no wrong set-up."""
 _ROUNDING = 1e-9
 """Shares are quotients: 0.15 - 0.1 is a little below 0.05."""
 _RISE = 0.05 - _ROUNDING
@@ -131,6 +133,7 @@ class TruncationMonitor:
         self._coverage = coverage
         self._nothing_pushes_back = nothing_pushes_back
         self._window = Window(window)
+        self._limit: int | None = None
         self._lowest_share: float | None = None
         self._said: dict[str, tuple[int, int, float]] = {}
 
@@ -140,6 +143,9 @@ class TruncationMonitor:
         Returns:
             The first code that applies and is not cooling down.
         """
+        if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
+            self._window, self._lowest_share, self._said = Window(self._window.size), None, {}
+            self._limit = batch.limit
         earlier_lowest = self._lowest_share
         self._window.add(batch)
         if self._window.full:
@@ -157,6 +163,7 @@ class TruncationMonitor:
         """Window and cool-downs as JSON values."""
         return {
             "window": [[sorted(part.items()) for part in batch] for batch in self._window.batches],
+            "limit": self._limit,
             "lowest_share": self._lowest_share,
             "said": {code: list(said) for code, said in self._said.items()},
         }
@@ -168,6 +175,8 @@ class TruncationMonitor:
             Exception: of whatever kind, if `state` is damaged; nothing has changed then.
         """
         batches = deque((_lengths(ended), _lengths(cut)) for ended, cut in state["window"])
+        limit = state["limit"]
+        limit = None if limit is None else int(limit)
         lowest = state["lowest_share"]
         lowest = None if lowest is None else float(lowest)
         said = {
@@ -175,7 +184,7 @@ class TruncationMonitor:
             for code, (step, wait, share) in state["said"].items()
         }
         self._window = Window(self._window.size, batches)
-        self._lowest_share, self._said = lowest, said
+        self._limit, self._lowest_share, self._said = limit, lowest, said
 
     def _decide(
         self, batch: BatchCounts, window: Window, earlier_lowest: float | None
@@ -197,12 +206,18 @@ class TruncationMonitor:
     ) -> dict[Code, float]:
         """Every code that applies, in order, with the share that tells how bad it is."""
         total, groups = batch.completions, batch.groups
-        stops = max(batch.end_of_turn_share, batch.stopped_unasked / total)
+        unasked = batch.stopped_unasked / total
+        stops = max(batch.end_of_turn_share, unasked)
+        held = _held_share(batch)
         context = batch.causes["context"]
         no_signal = (groups.truncated_without_signal or 0) / groups.groups
         shares: dict[Code, tuple[bool, float]] = {
             "limit-ignored": (batch.above_limit > 0, batch.above_limit / total),
-            "stop-tokens": (stops > warn_above, stops),
+            "stop-tokens": (
+                unasked > warn_above
+                or (held >= _HELD_SHARE and batch.end_of_turn_share > warn_above),
+                stops,
+            ),
             "context": (
                 context / total > warn_above and context > batch.truncated / 2,
                 context / total,
@@ -235,6 +250,8 @@ class TruncationMonitor:
                 if step < last_step + wait:
                     return False
                 wait *= 2
+            # Of a small batch the share jumps up and down: worse is what is worse than ever said.
+            share = max(share, last_share)
         self._said[key] = (step, wait, share)
         return True
 
@@ -243,7 +260,7 @@ class TruncationMonitor:
             code == "truncated" and batch.training and not _at_once(batch)
         )
         sample = window if over_window else batch
-        obstacle = _obstacle(code, batch, self._warn_above or 0.0)
+        obstacle = _obstacle(code, batch)
         advice = None
         if obstacle is None and batch.limit is not None and code != "limit-ignored":
             advice = advise_limit(sample.ended, sample.cut, batch.limit, self._coverage)
@@ -260,15 +277,20 @@ class TruncationMonitor:
         )
 
 
-def _obstacle(code: Code, batch: BatchCounts, warn_above: float) -> Obstacle | None:
+def _obstacle(code: Code, batch: BatchCounts) -> Obstacle | None:
     """What else has to be put right: also while its own code is cooling down."""
-    if code == "stop-tokens" or batch.end_of_turn_share > warn_above:
+    if code == "stop-tokens" or _held_share(batch) > 0.5:
         return "stop-tokens"
     if batch.causes["context"] > batch.truncated / 2:
         return "context"
     if batch.tool_iterations > batch.truncated / 2:
         return "tool-iterations"
     return None
+
+
+def _held_share(batch: BatchCounts) -> float:
+    """Share of the searched completions that hold an unknown end of turn."""
+    return sum(batch.end_of_turn.values()) / max(batch.searched, 1)
 
 
 def _at_once(batch: BatchCounts) -> bool:

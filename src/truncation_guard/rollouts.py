@@ -73,6 +73,8 @@ class GenerationRules:
     """Tokens a completion may have, tool tokens included; None where nothing limits it."""
     context_window: int | None
     """Tokens that prompt and completion may have together; None where unknown."""
+    limit_name: str = "max_completion_length"
+    """The setting that the limit comes from."""
     pad_prompts_to: int | None = None
     """None where prompts are not padded; else all count as the longest, rounded up to this."""
     stops_on_request: bool = False
@@ -154,7 +156,9 @@ def describe_completions(
     Returns:
         Shape (rows, number of columns), int64, on the CPU.
     """
-    masks: Sequence[Sequence[int] | None] = tool_masks or [None] * len(completion_ids)
+    masks: Sequence[Sequence[int] | None] = (
+        [None] * len(completion_ids) if tool_masks is None else tool_masks
+    )
     full = [len(ids) for ids in completion_ids]
     own = [_unpadded_length(ids, rules) for ids in completion_ids]
     last = [
@@ -170,7 +174,7 @@ def describe_completions(
     rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
     if rules.end_of_turn:
         rows[:, Column.END_OF_TURN] = torch.tensor(
-            _unknown_end_of_turns(rules, completion_ids, masks, rows[:, Column.OUTCOME])
+            _unknown_end_of_turns(rules, completion_ids, masks, own, rows[:, Column.OUTCOME])
         )
     return rows
 
@@ -269,14 +273,15 @@ def _unknown_end_of_turns(
     rules: GenerationRules,
     completion_ids: Sequence[Sequence[int]],
     masks: Sequence[Sequence[int] | None],
+    own: Sequence[int],
     outcomes: Tensor,
 ) -> list[int]:
     """The column `END_OF_TURN`, from a sample of the rows that did not terminate."""
     suspects = (outcomes != Outcome.TERMINATED).nonzero().flatten().tolist()
     found = [NOT_SEARCHED] * len(completion_ids)
     for index in suspects[:: max(-(len(suspects) // -_SEARCHED_ROWS), 1)]:
-        ids, mask = completion_ids[index], masks[index]
+        ids, mask = completion_ids[index][: own[index]], masks[index]
         if mask is not None:
-            ids = np.asarray(ids)[np.asarray(mask, dtype=bool)].tolist()
+            ids = np.asarray(ids)[np.asarray(mask, dtype=bool)[: len(ids)]].tolist()
         found[index] = next((token for token in rules.end_of_turn if token in ids), NOT_FOUND)
     return found

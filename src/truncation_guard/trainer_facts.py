@@ -36,9 +36,14 @@ def is_grpo(trainer: Any) -> bool:
     return isinstance(trainer, trl.GRPOTrainer)
 
 
+def is_gmpo(trainer: Any) -> bool:
+    """Whether the trainer is TRL's experimental GMPO, whose loss is a mean over rows (1.16)."""
+    return any(base.__name__ == "GMPOTrainer" for base in type(trainer).__mro__)
+
+
 def loss_divides_by_rows(trainer: Any) -> bool:
     """Whether an excluded row would dilute the others, by TRL 1.16's `_compute_loss`."""
-    if not is_grpo(trainer):
+    if not is_grpo(trainer) or is_gmpo(trainer):
         return True
     return trainer.loss_type in ("grpo", "sapo", "dr_grpo", "luspo")
 
@@ -66,6 +71,7 @@ def generation_rules(trainer: Any) -> GenerationRules:
         stop_token_ids=stops,
         pad_token_id=tokenizer.pad_token_id,
         limit=limit,
+        limit_name=_limit_name(trainer),
         context_window=_context_window(trainer, limit),
         pad_prompts_to=_pads_prompts_to(trainer),
         stops_on_request=any(early)
@@ -97,9 +103,18 @@ def get_limit(trainer: Any) -> int | None:
         limit = vllm.generation_kwargs.get("max_tokens", vllm.max_completion_length)
     else:
         limit = trainer.generation_config.max_new_tokens
+        if limit is None:  # generation falls back to the model's own settings
+            limit = trainer.model.generation_config.max_new_tokens
         if limit is None and _max_length(trainer) is None:
             limit = _TRANSFORMERS_DEFAULT_NEW_TOKENS
     return min((n for n in (limit, budget) if n is not None), default=None)
+
+
+def _limit_name(trainer: Any) -> str:
+    """The setting that the limit comes from."""
+    key = "max_tokens" if trainer.use_vllm else "max_new_tokens"
+    is_overridden = key in (trainer.args.generation_kwargs or {})
+    return f"generation_kwargs[{key!r}]" if is_overridden else "max_completion_length"
 
 
 def masked_by_trainer(trainer: Any, completion_ids: Iterable[Sequence[int]]) -> list[bool]:
@@ -159,12 +174,18 @@ def _stop_token_ids(
 
 @lru_cache(maxsize=1)  # some tokenizers have thousands of added tokens, and they stay the same
 def _end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
-    special = set(tokenizer.all_special_tokens)
+    try:
+        added_tokens = sorted(tokenizer.added_tokens_decoder.items())
+    except (AttributeError, NotImplementedError):  # Mistral's own tokenizers know none
+        return []
+    special = {added.content for _, added in added_tokens if added.special}
+    special.update(tokenizer.all_special_tokens)
+    # Harmony (gpt-oss) ends an answer with <|return|>; <|end|> stands between its channels.
+    inner = {_START_OF_TURN} | ({"<|end|>"} if "<|return|>" in special else set())
     return [
         (token, added.content)
-        for token, added in sorted(tokenizer.added_tokens_decoder.items())
-        if (added.special or added.content in special)
-        and added.content != _START_OF_TURN
+        for token, added in added_tokens
+        if added.content in special - inner
         and _END_OF_TURN.fullmatch(added.content.strip(_BRACKETS).replace(_SPACES, "_"))
     ]
 

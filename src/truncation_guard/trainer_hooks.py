@@ -8,15 +8,18 @@ an underscore are the ones to check in a new version.
 """
 
 import inspect
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from truncation_guard import handshake
 from truncation_guard.options import GuardOptions
-from truncation_guard.trainer_facts import is_grpo
+from truncation_guard.trainer_facts import is_gmpo, is_grpo
 
 WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
 
@@ -52,22 +55,24 @@ class _WrappedMethod:
     replaces the callback object needs nothing.
     """
 
-    def __init__(self, trainer: Any, name: str, original: Callable[..., Any]) -> None:
-        self.trainer = trainer
-        self.name = name
-        self.original = original
+    def __init__(self, trainer: Any, name: str) -> None:
+        # A strong reference would keep the trainer, and its model, until the next collection.
+        self._trainer = weakref.ref(trainer)
+        self._name = name
+        self._replaced = vars(trainer).get(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        trainer = self.trainer
+        trainer = self._trainer()
+        original = self._replaced or partial(getattr(type(trainer), self._name), trainer)
         listener = find_listener(trainer)
         if listener is None:
-            return self.original(*args, **kwargs)
+            return original(*args, **kwargs)
         stages = listener.rollout_stages(trainer)
-        if self.name == "_generate_and_score_completions":
+        if self._name == "_generate_and_score_completions":
             stages.begin(trainer)
-            return stages.scored(trainer, self.original(*args, **kwargs))
-        result = self.original(*args, **kwargs)
-        if self.name == "_calculate_rewards":
+            return stages.scored(trainer, original(*args, **kwargs))
+        result = original(*args, **kwargs)
+        if self._name == "_calculate_rewards":
             return stages.rewarded(trainer, result)
         stages.generated(trainer, args[0] if args else kwargs["prompts"], result)
         return result
@@ -119,9 +124,8 @@ def install(trainer: Any) -> None:
     it back.
     """
     for name in WRAPPED_METHODS:
-        method = getattr(trainer, name)
-        if not isinstance(method, _WrappedMethod):
-            setattr(trainer, name, _WrappedMethod(trainer, name, method))
+        if not isinstance(getattr(trainer, name), _WrappedMethod):
+            setattr(trainer, name, _WrappedMethod(trainer, name))
 
 
 def remember_options(trainer: Any, options: GuardOptions) -> None:
@@ -135,17 +139,50 @@ def remembered_options(trainer: Any) -> GuardOptions | None:
     return options
 
 
-def overridden_methods(trainer: Any) -> list[str]:
-    """The rollout methods that a subclass has of its own: they may reorder or replace rows."""
+def overridden_methods(trainer: Any, names: Sequence[str] = WRAPPED_METHODS) -> list[str]:
+    """The methods that a subclass has of its own: those of the rollouts may replace rows."""
     import trl
 
     base = trl.GRPOTrainer if is_grpo(trainer) else trl.RLOOTrainer
-    return [
-        name for name in WRAPPED_METHODS if getattr(type(trainer), name) is not getattr(base, name)
-    ]
+    return [name for name in names if getattr(type(trainer), name) is not getattr(base, name)]
 
 
-def distributed_store() -> Any | None:
+def has_unknown_loss(trainer: Any) -> bool:
+    """Whether a subclass has a loss of its own that is not one of TRL's."""
+    own = overridden_methods(trainer, ("compute_loss", "_compute_loss"))
+    return bool(own) and not is_gmpo(trainer)
+
+
+def mark(trainer: Any, session: object) -> None:
+    """Note which session of a guard watches this trainer."""
+    trainer._truncation_guard_session = session
+
+
+def is_marked(trainer: Any, session: object) -> bool:
+    """Whether this session of a guard watches the trainer."""
+    return getattr(trainer, "_truncation_guard_session", None) is session
+
+
+def announce(trainer: Any) -> None:
+    """Say to the other processes that this one has a guard."""
+    store = _distributed_store()
+    if store is not None and trainer.accelerator.num_processes > 1:
+        handshake.announce(store, trainer.accelerator.process_index)
+
+
+def meet(trainer: Any) -> None:
+    """Make sure that every process has a guard.
+
+    Raises:
+        RuntimeError: if one has none.
+    """
+    store = _distributed_store()
+    processes = trainer.accelerator.num_processes
+    if store is not None and processes > 1:
+        handshake.meet(store, processes, trainer.accelerator.process_index, handshake.TIMEOUT)
+
+
+def _distributed_store() -> Any | None:
     """The key-value store by which torch.distributed's processes found each other."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None

@@ -193,7 +193,7 @@ class TestEvaluation:
         assert first["counts"] == second["counts"]
         (line,) = two.lines("one-sided evaluation", "[truncation-guard]")
         assert "ERROR" in line
-        assert "not on all 2 processes" in line
+        assert "guards of the other processes (2 in all)" in line
         assert "Add it on every process" in line
         assert "switched off" in line
 
@@ -206,7 +206,7 @@ class TestEvaluation:
 
 def test_training_with_a_guard_on_one_process_is_refused(two: Launch) -> None:
     error = two.results[0]["one-sided training"]
-    assert "added on process 0, but not on all 2 processes" in error
+    assert "on process 0 waited 2 s for the guards of the other processes (2 in all)" in error
     assert "Add it on every process." in error
 
 
