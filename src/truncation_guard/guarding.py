@@ -5,6 +5,7 @@ on every process holds the same numbers on its device, so whatever a mode change
 everywhere, without asking the others again; the host sees the numbers once, at the end.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -277,6 +278,7 @@ def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> B
     length, outcome = columns[Column.LENGTH], columns[Column.OUTCOME]
     cause, end_of_turn = columns[Column.CAUSE], columns[Column.END_OF_TURN]
     truncated, stopped = outcome == Outcome.TRUNCATED, outcome == Outcome.STOPPED
+    causes = _histogram(cause)
     figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
     means = [_known(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
     return BatchCounts(
@@ -288,10 +290,9 @@ def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> B
         ended=_histogram(length[~truncated]),
         cut=_histogram(length[truncated]),
         causes={
-            name: int(np.isin(cause[truncated], causes).sum())
-            for name, causes in _CAUSE_NAMES.items()
+            name: sum(causes[member] for member in members) for name, members in _CAUSE_NAMES.items()
         },
-        tool_iterations=int((cause == Cause.TOOL_ITERATIONS).sum()),
+        tool_iterations=causes[Cause.TOOL_ITERATIONS],
         stopped=int(stopped.sum()),
         stopped_unasked=int((stopped & (cause == Cause.NONE)).sum()),
         searched=int((end_of_turn != NOT_SEARCHED).sum()),
@@ -328,6 +329,5 @@ def _known(figure: np.float32) -> float | None:
     return float(figure) if np.isfinite(figure) else None
 
 
-def _histogram(values: _Integers) -> dict[int, int]:
-    numbers, counts = np.unique(values, return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+def _histogram(values: _Integers) -> Counter[int]:
+    return Counter(values.tolist())

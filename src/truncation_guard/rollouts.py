@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 NOT_FOUND, NOT_SEARCHED = -1, -2
-_SEARCHED_ROWS = 16
+_SEARCHED_ROWS = 8
 """Rows that each process searches for an unknown end of turn: a search reads every token."""
 
 
