@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LimitAdvice
-from truncation_guard.monitor import TruncationMonitor, Verdict, Window
+from truncation_guard.monitor import TruncationMonitor, Verdict
+from truncation_guard.window import Window
 
 IN_ORDER = [
     "limit-ignored",

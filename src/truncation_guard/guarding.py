@@ -5,37 +5,25 @@ on every process holds the same numbers on its device, so whatever a mode change
 everywhere, without asking the others again; the host sees the numbers once, at the end.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from truncation_guard import trainer_facts
 from truncation_guard.advantages import Mode, advantage_weights, guard_rewards
-from truncation_guard.counts import BatchCounts, GroupCounts
-from truncation_guard.groups import GatheredRollouts, GroupFigure
+from truncation_guard.counts import BatchCounts
+from truncation_guard.groups import GatheredRollouts
 from truncation_guard.rollouts import (
-    NOT_SEARCHED,
-    Cause,
     Column,
     GenerationRules,
     Outcome,
     describe_completions,
 )
-
-_CAUSE_NAMES = {
-    "limit": (Cause.LIMIT,),
-    "context": (Cause.CONTEXT,),
-    "tool": (Cause.TOOL, Cause.TOOL_ITERATIONS),
-}
-
-_Integers = npt.NDArray[np.int64]
-_Floats = npt.NDArray[np.float32]
+from truncation_guard.tally import tally
 
 
 @dataclass(slots=True)
@@ -201,7 +189,15 @@ class BatchGuard:
             return True
         if batch.weights is not None and advantages is not None:
             trainer_facts.replace_logged_advantages(trainer, numbers[-len(rows) :].tolist())
-        self._on_counts(trainer, _counts(trainer, batch, columns, numbers[rows.numel() :]))
+        counts = tally(
+            batch.rules,
+            columns,
+            numbers[rows.numel() :],
+            step=trainer.state.global_step,
+            training=batch.training,
+            num_generations=batch.num_generations,
+        )
+        self._on_counts(trainer, counts)
         return False
 
     def _current(self) -> _Batch:
@@ -271,63 +267,3 @@ def _exclude_from_loss(
     if "old_per_token_logps" in output:
         changes["old_per_token_logps"] = output["old_per_token_logps"].masked_fill(row, 0.0)
     return changes
-
-
-def _counts(trainer: Any, batch: _Batch, columns: _Integers, rest: _Floats) -> BatchCounts:
-    """The counts of a batch from its rows, (columns, rows), and the figures behind them."""
-    length, outcome = columns[Column.LENGTH], columns[Column.OUTCOME]
-    cause, end_of_turn = columns[Column.CAUSE], columns[Column.END_OF_TURN]
-    truncated, stopped = outcome == Outcome.TRUNCATED, outcome == Outcome.STOPPED
-    causes = _histogram(cause)
-    figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
-    means = [_known(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
-    return BatchCounts(
-        step=trainer.state.global_step,
-        training=batch.training,
-        limit=batch.rules.limit,
-        limit_name=batch.rules.limit_name,
-        context_window=batch.rules.context_window,
-        ended=_histogram(length[~truncated]),
-        cut=_histogram(length[truncated]),
-        causes={
-            name: sum(causes[member] for member in members) for name, members in _CAUSE_NAMES.items()
-        },
-        tool_iterations=causes[Cause.TOOL_ITERATIONS],
-        stopped=int(stopped.sum()),
-        stopped_unasked=int((stopped & (cause == Cause.NONE)).sum()),
-        searched=int((end_of_turn != NOT_SEARCHED).sum()),
-        end_of_turn={
-            f"{token} ({batch.rules.end_of_turn.get(token, 'unknown here')})": count
-            for token, count in _histogram(end_of_turn[end_of_turn >= 0]).items()
-        },
-        stop_tokens=tuple(sorted(batch.rules.stop_token_ids)),
-        groups=_group_counts(len(length), batch.num_generations, figures),
-        reward=means[0],
-        reward_terminated=means[1],
-        reward_truncated=means[2],
-    )
-
-
-def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCounts:
-    silent = _known(figures[GroupFigure.WITHOUT_SIGNAL])
-    silent_and_affected = _known(figures[GroupFigure.TRUNCATED_WITHOUT_SIGNAL])
-    return GroupCounts(
-        groups=rows // num_generations,
-        truncated=int(figures[GroupFigure.TRUNCATED]),
-        all_truncated=int(figures[GroupFigure.ALL_TRUNCATED]),
-        one_survivor=int(figures[GroupFigure.ONE_SURVIVOR]),
-        worst=int(figures[GroupFigure.WORST]),
-        size=num_generations,
-        without_signal=None if silent is None else int(silent),
-        truncated_without_signal=None if silent_and_affected is None else int(silent_and_affected),
-        survivor_advantage_sum=_known(figures[GroupFigure.SURVIVOR_ADVANTAGE_SUM]),
-    )
-
-
-def _known(figure: np.float32) -> float | None:
-    """None for what is not known, and for what a reward of infinity makes of a mean."""
-    return float(figure) if np.isfinite(figure) else None
-
-
-def _histogram(values: _Integers) -> Counter[int]:
-    return Counter(values.tolist())

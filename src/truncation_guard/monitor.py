@@ -6,11 +6,12 @@ of a line; it keeps a window of the last completions and a cool-down for each co
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LimitAdvice, advise_limit
+from truncation_guard.window import Window
 
 Code = Literal[
     "limit-ignored",
@@ -41,51 +42,6 @@ _ROUNDING = 1e-9
 """Shares are quotients: 0.15 - 0.1 is a little below 0.05."""
 _RISE = 0.05 - _ROUNDING
 _WORSE = 0.10 - _ROUNDING
-
-
-@dataclass(slots=True)
-class Window:
-    """The last completions, at least `size` of them once it is full."""
-
-    size: int
-    batches: deque[tuple[Counter[int], Counter[int]]] = field(default_factory=deque)
-    """For each batch, length in tokens -> completions that ended at it, and that were cut at it."""
-
-    def add(self, batch: BatchCounts) -> None:
-        """Take a batch in, and drop the oldest ones that the window can do without."""
-        self.batches.append((Counter(batch.ended), Counter(batch.cut)))
-        while self.completions - sum(part.total() for part in self.batches[0]) >= self.size:
-            self.batches.popleft()
-
-    @property
-    def full(self) -> bool:
-        """Whether `size` completions have been seen."""
-        return self.completions >= self.size
-
-    @property
-    def completions(self) -> int:
-        """Completions in the window."""
-        return sum(part.total() for batch in self.batches for part in batch)
-
-    @property
-    def truncated(self) -> int:
-        """Truncated completions in the window."""
-        return sum(cut.total() for _, cut in self.batches)
-
-    @property
-    def share(self) -> float:
-        """Share of truncated completions."""
-        return self.truncated / self.completions
-
-    @property
-    def ended(self) -> Counter[int]:
-        """Length in tokens -> completions that ended by themselves."""
-        return sum((ended for ended, _ in self.batches), Counter[int]())
-
-    @property
-    def cut(self) -> Counter[int]:
-        """Length in tokens -> truncated completions."""
-        return sum((cut for _, cut in self.batches), Counter[int]())
 
 
 @dataclass(frozen=True, slots=True)

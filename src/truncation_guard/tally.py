@@ -1,0 +1,101 @@
+"""From the numbers of a batch, as they reach the host, to its counts.
+
+The one idea: one flat transfer is taken apart here and nowhere else.
+"""
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+
+from truncation_guard.counts import BatchCounts, GroupCounts
+from truncation_guard.groups import GroupFigure
+from truncation_guard.rollouts import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
+
+_CAUSE_NAMES = {
+    "limit": (Cause.LIMIT,),
+    "context": (Cause.CONTEXT,),
+    "tool": (Cause.TOOL, Cause.TOOL_ITERATIONS),
+}
+
+_Integers = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float32]
+
+
+def tally(
+    rules: GenerationRules,
+    columns: _Integers,
+    rest: _Floats,
+    *,
+    step: int,
+    training: bool,
+    num_generations: int,
+) -> BatchCounts:
+    """The counts of a batch.
+
+    Args:
+        rules: what could end its completions.
+        columns: shape (number of `Column`s, rows of all processes), int64.
+        rest: the `GroupFigure`s, then sum and number of the rewards of all, terminated and
+            truncated completions; what follows is not looked at. float32.
+        step: finished optimizer steps.
+        training: whether it is a batch of training.
+        num_generations: completions per group.
+    """
+    length, outcome = columns[Column.LENGTH], columns[Column.OUTCOME]
+    end_of_turn = columns[Column.END_OF_TURN]
+    truncated, stopped = outcome == Outcome.TRUNCATED, outcome == Outcome.STOPPED
+    causes = _histogram(columns[Column.CAUSE])
+    figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
+    means = [_known(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
+    return BatchCounts(
+        step=step,
+        training=training,
+        limit=rules.limit,
+        limit_name=rules.limit_name,
+        context_window=rules.context_window,
+        ended=_histogram(length[~truncated]),
+        cut=_histogram(length[truncated]),
+        causes={
+            name: sum(causes[member] for member in members)
+            for name, members in _CAUSE_NAMES.items()
+        },
+        tool_iterations=causes[Cause.TOOL_ITERATIONS],
+        stopped=int(stopped.sum()),
+        stopped_unasked=int((stopped & (columns[Column.CAUSE] == Cause.NONE)).sum()),
+        searched=int((end_of_turn != NOT_SEARCHED).sum()),
+        end_of_turn={
+            f"{token} ({rules.end_of_turn.get(token, 'unknown here')})": count
+            for token, count in _histogram(end_of_turn[end_of_turn >= 0]).items()
+        },
+        stop_tokens=tuple(sorted(rules.stop_token_ids)),
+        groups=_group_counts(len(length), num_generations, figures),
+        reward=means[0],
+        reward_terminated=means[1],
+        reward_truncated=means[2],
+    )
+
+
+def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCounts:
+    silent = _known(figures[GroupFigure.WITHOUT_SIGNAL])
+    silent_and_affected = _known(figures[GroupFigure.TRUNCATED_WITHOUT_SIGNAL])
+    return GroupCounts(
+        groups=rows // num_generations,
+        truncated=int(figures[GroupFigure.TRUNCATED]),
+        all_truncated=int(figures[GroupFigure.ALL_TRUNCATED]),
+        one_survivor=int(figures[GroupFigure.ONE_SURVIVOR]),
+        worst=int(figures[GroupFigure.WORST]),
+        size=num_generations,
+        without_signal=None if silent is None else int(silent),
+        truncated_without_signal=None if silent_and_affected is None else int(silent_and_affected),
+        survivor_advantage_sum=_known(figures[GroupFigure.SURVIVOR_ADVANTAGE_SUM]),
+    )
+
+
+def _known(figure: np.float32) -> float | None:
+    """None for what is not known, and for what a reward of infinity makes of a mean."""
+    return float(figure) if np.isfinite(figure) else None
+
+
+def _histogram(values: _Integers) -> Counter[int]:
+    return Counter(values.tolist())
