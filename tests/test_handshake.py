@@ -45,8 +45,8 @@ def test_a_process_without_a_guard_is_reported_to_the_one_that_has_one(
     assert time.monotonic() - began < 10
     assert str(refused.value) == (
         "TruncationGuardCallback on process 1 waited 0.2 s for the guards of the other "
-        "processes (2 in all): without them it would wait for ever. Add it on every process, "
-        "best in `callbacks` of the trainer."
+        "processes (2 in all): without them it would wait for ever. Add it on every process. "
+        "Best give it to the trainer's `callbacks`."
     )
 
 
@@ -93,8 +93,8 @@ def test_the_last_to_come_is_refused_where_all_others_have_given_up(
         handshake.meet(store, 3, 1, SOON)
     assert str(refused.value) == (
         "TruncationGuardCallback on process 1 waited 0.2 s for the guards of the other "
-        "processes (3 in all): without them it would wait for ever. Add it on every process, "
-        "best in `callbacks` of the trainer."
+        "processes (3 in all): without them it would wait for ever. Add it on every process. "
+        "Best give it to the trainer's `callbacks`."
     )
 
 

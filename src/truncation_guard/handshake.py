@@ -48,7 +48,7 @@ def meet(store: Any, num_processes: int, process_index: int, timeout: timedelta)
             raise RuntimeError(
                 f"TruncationGuardCallback on process {process_index} waited {seconds:g} s for the "
                 f"guards of the other processes ({num_processes} in all): without them it would "
-                "wait for ever. Add it on every process, best in `callbacks` of the trainer."
+                "wait for ever. Add it on every process. Best give it to the trainer's `callbacks`."
             ) from error
         announce(store, process_index)
     store.add(_held_key(process_index), 1)
