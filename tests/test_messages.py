@@ -62,7 +62,7 @@ TOOL_ITERATIONS = (
 
 def test_the_line_of_limit_ignored() -> None:
     counts = batch(ended={100: 29, 300: 2}, cut={410: 1}, causes={"limit": 1}, step=3)
-    assert line(verdict("limit-ignored", counts, share=3 / 32)) == (
+    assert line(verdict("limit-ignored", counts, obstacle="limit-ignored")) == (
         "[truncation-guard] WARN limit-ignored step=3 mode=downweight share=0.03125 "
         "completions=1/32 groups=0/8 worst=0/4 limit=256 | "
         "max_completion_length=256 is not obeyed by what writes the completions: 3 of 32 are "

@@ -525,9 +525,12 @@ def test_a_row_that_stopped_for_no_known_reason_is_no_obstacle_to_the_others() -
     }
 
 
-def test_an_ignored_limit_is_no_obstacle_by_itself() -> None:
-    verdict = said(monitor().update(batch(ended={300: 32})))
-    assert (verdict.code, verdict.obstacle) == ("limit-ignored", None)
+def test_where_the_limit_is_not_obeyed_no_line_advises_to_raise_it() -> None:
+    """Also while its own line cools down: twice the limit may be less than what is written."""
+    verdicts = every_code(batch(32, cut={300: 32}, groups=groups(8, all_truncated=8)))
+    assert list(verdicts) == ["limit-ignored", "all-truncated", "truncated"]
+    assert {verdict.obstacle for verdict in verdicts.values()} == {"limit-ignored"}
+    assert {verdict.advice for verdict in verdicts.values()} == {None}
 
 
 def test_an_evaluation_has_its_obstacles_too() -> None:

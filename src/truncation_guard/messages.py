@@ -127,8 +127,7 @@ def _limit_ignored(verdict: Verdict, effect: str) -> tuple[str, str]:
     return (
         f"{counts.limit_name}={counts.limit} is not obeyed by what writes the completions: "
         f"{counts.above_limit} of {counts.completions} are longer, up to {longest} tokens",
-        "make the rollout function, the environment or generation_kwargs use "
-        "trainer.max_completion_length, or set the limit to what they use",
+        _remedy(verdict),
     )
 
 
@@ -214,7 +213,7 @@ _WORDING: dict[Code, Callable[[Verdict, str], tuple[str, str]]] = {
 def _cut_by(verdict: Verdict) -> str:
     """By what most of them were cut, where this batch tells."""
     counts = verdict.counts
-    if counts.truncated == 0:
+    if counts.truncated == 0 or verdict.obstacle == "limit-ignored":
         return ""
     most = max(counts.causes, key=lambda cause: counts.causes[cause])
     if most == "limit":
@@ -251,6 +250,8 @@ def _remedy(verdict: Verdict) -> str:
 
 
 _OBSTACLES: dict[Obstacle, str] = {
+    "limit-ignored": "make the rollout function, the environment or generation_kwargs use "
+    "trainer.max_completion_length, or set the limit to what they use",
     "stop-tokens": "before the trainer is built, add the missing token to "
     "model.generation_config.eos_token_id (with vLLM also to generation_kwargs: stop_token_ids); a "
     "longer max_completion_length does not help",

@@ -24,7 +24,7 @@ Code = Literal[
 ]
 """What a WARN line may be about, most urgent first: see the table of the README."""
 
-Obstacle = Literal["stop-tokens", "context", "tool-iterations"]
+Obstacle = Literal["limit-ignored", "stop-tokens", "context", "tool-iterations"]
 """What a longer limit does not help against."""
 
 _EVALUATION_CODES: frozenset[Code] = frozenset(
@@ -164,16 +164,12 @@ class TruncationMonitor:
         total, groups = batch.completions, batch.groups
         unasked = batch.stopped_unasked / total
         stops = max(batch.end_of_turn_share, unasked)
-        held = _held_share(batch)
+        runs_past_ends = batch.end_of_turn_share > warn_above and _held_share(batch) >= _HELD_SHARE
         context = batch.causes["context"]
         no_signal = (groups.truncated_without_signal or 0) / groups.groups
         shares: dict[Code, tuple[bool, float]] = {
             "limit-ignored": (batch.above_limit > 0, batch.above_limit / total),
-            "stop-tokens": (
-                unasked > warn_above
-                or (held >= _HELD_SHARE and batch.end_of_turn_share > warn_above),
-                stops,
-            ),
+            "stop-tokens": (unasked > warn_above or runs_past_ends, stops),
             "context": (
                 context / total > warn_above and context > batch.truncated / 2,
                 context / total,
@@ -218,7 +214,7 @@ class TruncationMonitor:
         sample = window if over_window else batch
         obstacle = _obstacle(code, batch)
         advice = None
-        if obstacle is None and batch.limit is not None and code != "limit-ignored":
+        if obstacle is None and batch.limit is not None:
             advice = advise_limit(sample.ended, sample.cut, batch.limit, self._coverage)
         return Verdict(
             code=code,
@@ -235,6 +231,8 @@ class TruncationMonitor:
 
 def _obstacle(code: Code, batch: BatchCounts) -> Obstacle | None:
     """What else has to be put right: also while its own code is cooling down."""
+    if batch.above_limit > 0:
+        return "limit-ignored"
     if code == "stop-tokens" or _held_share(batch) > 0.5:
         return "stop-tokens"
     if batch.causes["context"] > batch.truncated / 2:
