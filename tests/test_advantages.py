@@ -342,6 +342,17 @@ def test_penalize_bounds_the_reward_of_truncated_rows_from_above_before_the_base
     assert keep.all()
 
 
+def test_by_default_a_truncated_row_has_weight_0_and_keeps_no_reward_above_0() -> None:
+    arguments = rows([1, 0, 1, -1]), flags([0, 0, 1, 1]), 4
+    weighted, _ = guard_advantages(*arguments, mode="downweight", scale_rewards="none")
+    assert weighted.tolist() == [0.75, -0.25, 0, 0]
+    bounded, _ = guard_advantages(*arguments, mode="penalize", scale_rewards="none")
+    assert bounded.tolist() == [1, 0, 0, -1]
+    bounded_rewards = guard_rewards(arguments[0], arguments[1], mode="penalize")
+    assert bounded_rewards.tolist() == [1, 0, 0, -1]
+    assert advantage_weights(arguments[1], mode="downweight").tolist() == [1, 1, 0, 0]
+
+
 def test_scaling_over_the_batch_keeps_the_mean_of_each_group() -> None:
     advantages, _ = guard_advantages(
         rows([1, 0, 3, 1]), flags([0, 0, 0, 0]), 2, mode="observe", scale_rewards="batch"

@@ -227,7 +227,7 @@ def test_the_line_of_truncated_without_a_limit() -> None:
     assert line(verdict("truncated", counts, advice=None)) == (
         "[truncation-guard] WARN truncated step=0 mode=downweight share=0.25 completions=8/32 "
         "groups=0/8 worst=0/4 limit=None causes=context:4,tool:4 | "
-        "25% of completions were cut off by the context window before they finished (their "
+        "25% of completions were cut off before they finished (their "
         "advantages are set to 0) -> "
         "set max_completion_length"
     )
@@ -566,6 +566,45 @@ def test_an_evaluation_does_not_say_that_anything_was_changed(code: Code, mode: 
     counts = batch(8, training=False, causes={"limit": 0, "context": 8})
     text = line(verdict(code, counts), mode)
     assert re.findall(r"\(([^()]+)\)(?:;| ->)", text) == ["evaluation is only measured"]
+
+
+@pytest.mark.parametrize(
+    ("advice", "remedy"),
+    [
+        (UNKNOWN, "raise generation_kwargs['max_new_tokens'] (next try: 512)"),
+        (KNOWN, "raise generation_kwargs['max_new_tokens'] to 320"),
+        (
+            HELD,
+            "generation_kwargs['max_new_tokens']=256 holds the coverage of 0.5 that was asked for: "
+            "raise it all the same, or raise warn_above",
+        ),
+        (None, "set generation_kwargs['max_new_tokens']"),
+    ],
+)
+def test_the_limit_has_the_name_of_the_setting_that_holds_it(
+    advice: LimitAdvice | None, remedy: str
+) -> None:
+    name = "generation_kwargs['max_new_tokens']"
+    counts = cut_24_of_32(limit_name=name)
+    fact, found = line(verdict("truncated", counts, advice=advice)).split(" -> ")
+    assert f" | 75% of completions were cut off at {name}=256 before they finished" in fact
+    assert found == remedy
+    ignored = batch(ended={300: 32}, limit_name=name)
+    text = line(verdict("limit-ignored", ignored, obstacle="limit-ignored"))
+    assert f" | {name}=256 is not obeyed by what writes the completions: 32 of 32" in text
+
+
+def test_where_the_limit_is_ignored_no_line_says_that_it_cut() -> None:
+    counts = batch(8, ended={100: 20}, cut={256: 4, 300: 8}, causes={"limit": 12})
+    lines = lines_on(counts)
+    assert list(lines) == ["limit-ignored", "truncated"]
+    assert lines["truncated"] == (
+        "[truncation-guard] WARN truncated step=0 mode=downweight share=0.375 completions=12/32 "
+        "groups=0/8 worst=0/4 limit=256 | "
+        "37.5% of completions were cut off before they finished (their advantages are set to 0) -> "
+        "make the rollout function, the environment or generation_kwargs use "
+        "trainer.max_completion_length, or set the limit to what they use"
+    )
 
 
 def test_no_line_speaks_of_a_limit_of_none() -> None:

@@ -27,7 +27,7 @@ class LimitAdvice:
     """Whether it is certainly above `lower_bound`."""
     next_limit: int | None
     """The limit to try: `quantile` rounded up to a multiple of 64, or twice the limit where it is
-    not identified. None where the limit holds `coverage` already."""
+    not identified. None where that is not above the limit."""
 
 
 def observed_quantile(ended: Mapping[int, int], cut: Mapping[int, int], q: float) -> int | None:

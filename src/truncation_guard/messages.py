@@ -133,7 +133,7 @@ def _limit_ignored(verdict: Verdict, effect: str) -> tuple[str, str]:
 
 def _stop_tokens(verdict: Verdict, effect: str) -> tuple[str, str]:
     counts = verdict.counts
-    stops = ", ".join(map(str, counts.stop_tokens))
+    stops = ", ".join(map(str, counts.stop_tokens)) or "no token"
     facts = [
         f"{held} of the {counts.searched} unfinished completions that were searched hold token "
         f"{token}, which looks like an end of turn, but generation only stops at {stops}"
@@ -211,14 +211,17 @@ _WORDING: dict[Code, Callable[[Verdict, str], tuple[str, str]]] = {
 
 
 def _cut_by(verdict: Verdict) -> str:
-    """By what most of them were cut, where this batch tells."""
+    """By what more than half of them were cut, where this batch tells."""
     counts = verdict.counts
     if counts.truncated == 0 or verdict.obstacle == "limit-ignored":
         return ""
-    most = max(counts.causes, key=lambda cause: counts.causes[cause])
-    if most == "limit":
-        return f" at {counts.limit_name}={counts.limit}"
-    return " in the tool loop" if most == "tool" else " by the context window"
+    places = {
+        "limit": f" at {counts.limit_name}={counts.limit}",
+        "context": " by the context window",
+        "tool": " in the tool loop",
+    }
+    half = counts.truncated / 2
+    return next((places[cause] for cause, n in counts.causes.items() if n > half), "")
 
 
 def _limit_fact(verdict: Verdict) -> str:

@@ -20,7 +20,7 @@ from truncation_guard.record import FILE_NAME, read_record
 pytestmark = pytest.mark.real_model
 
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-LIMIT, GENERATIONS, PROMPTS, STEPS = 48, 4, 2, 2
+LIMIT, GENERATIONS, PROMPTS, STEPS = 48, 4, 3, 2
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,13 @@ def model_and_tokenizer() -> tuple[Any, Any]:
 
 
 def questions(n: int) -> Dataset:
-    """Half of them can be answered in a word, so that some completions end."""
+    """One in three can be answered in a word, so that some completions end and most do not."""
     import reasoning_gym
 
     texts = [
         row["question"] for row in reasoning_gym.create_dataset("gsm_symbolic", size=n, seed=7)
     ]
-    texts[::2] = [f"Answer with one word only: what is {i} + 1?" for i in range(len(texts[::2]))]
+    texts[::3] = [f"Answer with one word only: what is {i} + 1?" for i in range(len(texts[::3]))]
     return Dataset.from_dict({"prompt": [[{"role": "user", "content": text}] for text in texts]})
 
 
