@@ -6,7 +6,8 @@ or to a whole training.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+
+from truncation_guard.lengths import add_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,14 @@ class BatchCounts:
         """The completions of both, under the later one's limits; means are not kept."""
         return replace(
             later,
-            ended=_sum(self.ended, later.ended),
-            cut=_sum(self.cut, later.cut),
-            causes=_sum(self.causes, later.causes),
+            ended=add_up(self.ended, later.ended),
+            cut=add_up(self.cut, later.cut),
+            causes=add_up(self.causes, later.causes),
             tool_iterations=self.tool_iterations + later.tool_iterations,
             stopped=self.stopped + later.stopped,
             stopped_unasked=self.stopped_unasked + later.stopped_unasked,
             searched=self.searched + later.searched,
-            end_of_turn=_sum(self.end_of_turn, later.end_of_turn),
+            end_of_turn=add_up(self.end_of_turn, later.end_of_turn),
             groups=self.groups + later.groups,
             reward=None,
             reward_terminated=None,
@@ -132,10 +133,6 @@ class BatchCounts:
             for length, count in lengths.items()
             if length > self.limit
         )
-
-
-def _sum(left: Mapping[Any, int], right: Mapping[Any, int]) -> dict[Any, int]:
-    return {key: left.get(key, 0) + right.get(key, 0) for key in [*left, *right]}
 
 
 def _sum_known(left: int | None, right: int | None) -> int | None:

@@ -8,6 +8,9 @@ for it.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key")
 
 _MULTIPLE_OF = 64
 
@@ -30,6 +33,11 @@ class LimitAdvice:
     not identified. None where that is not above the limit."""
 
 
+def add_up(left: Mapping[Key, int], right: Mapping[Key, int]) -> dict[Key, int]:
+    """The numbers of both under each key."""
+    return {key: left.get(key, 0) + right.get(key, 0) for key in [*left, *right]}
+
+
 def observed_quantile(ended: Mapping[int, int], cut: Mapping[int, int], q: float) -> int | None:
     """Nearest-rank quantile (`inverted_cdf`) of lengths some of which are cut.
 
@@ -43,7 +51,7 @@ def observed_quantile(ended: Mapping[int, int], cut: Mapping[int, int], q: float
     """
     rank = _rank(sum(ended.values()) + sum(cut.values()), q)
     highest = _nearest_rank(ended, rank)
-    return highest if highest == _nearest_rank(_sum(ended, cut), rank) else None
+    return highest if highest == _nearest_rank(add_up(ended, cut), rank) else None
 
 
 def advise_limit(
@@ -57,7 +65,7 @@ def advise_limit(
         limit: the limit in tokens that they were written under.
         coverage: share of completions that the advised limit is to hold, in (0, 1].
     """
-    seen = _sum(ended, cut)
+    seen = add_up(ended, cut)
     rank = _rank(sum(seen.values()), coverage)
     bound = _nearest_rank(seen, rank) or 0
     may_be_within = sum(count for length, count in seen.items() if length < bound) + ended.get(
@@ -83,7 +91,3 @@ def _nearest_rank(lengths: Mapping[int, int], rank: int) -> int | None:
         if rank <= 0:
             return length
     return None
-
-
-def _sum(ended: Mapping[int, int], cut: Mapping[int, int]) -> dict[int, int]:
-    return {length: ended.get(length, 0) + cut.get(length, 0) for length in [*ended, *cut]}
