@@ -3,58 +3,85 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import FrozenInstanceError
 from fractions import Fraction
-from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.stats import CensoredData, ecdf
 
-from truncation_guard.lengths import LimitAdvice, advise_limit, observed_quantile
+from truncation_guard import LengthSample, LimitRecommendation, choose_max_completion_length
+from truncation_guard.lengths import add_up
 
 LENGTHS = st.lists(st.integers(1, 4096), min_size=1, max_size=60)
-MAYBE_NO_LENGTHS = st.lists(st.integers(0, 300), max_size=40)
+ROWS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=40)
 PER_MILLE = st.integers(1, 1000)
 
 
-def holding(lengths: Sequence[float], share: Fraction) -> float:
-    """The shortest of the lengths that at least this share of them does not exceed."""
-    needed = share * len(lengths)
-    return min(n for n in lengths if sum(other <= n for other in lengths) >= needed)
+def sample(rows: Sequence[tuple[int, bool]]) -> LengthSample:
+    return LengthSample([length for length, _ in rows], [ended for _, ended in rows])
+
+
+def kaplan_meier(rows: Sequence[tuple[int, bool]]) -> dict[int, Fraction]:
+    """The share that is longer than each length, slowly and in exact fractions."""
+    share, shares = Fraction(1), {}
+    for length in sorted({length for length, _ in rows}):
+        at_risk = sum(other >= length for other, _ in rows)
+        ended = sum(other == length and is_ended for other, is_ended in rows)
+        share *= 1 - Fraction(ended, at_risk)
+        shares[length] = share
+    return shares
 
 
 # --- the right values of cases.md ---------------------------------------------------------------
 
 
 def test_nearest_rank_percentiles_of_1_to_100_are_those_of_case_6() -> None:
-    ended = dict.fromkeys(range(1, 101), 1)
-    assert [observed_quantile(ended, {}, q) for q in (0.5, 0.9, 0.95, 0.99)] == [50, 90, 95, 99]
-    assert advise_limit(ended, {}, 64, 0.95) == LimitAdvice(
-        coverage=0.95, quantile=95, lower_bound=95, is_above=False, next_limit=128
+    lengths = LengthSample(range(1, 101))
+    assert [lengths.quantile(q) for q in (0.5, 0.9, 0.95, 0.99)] == [50, 90, 95, 99]
+    assert lengths.recommend(0.95) == LimitRecommendation(
+        max_completion_length=128,
+        basis="observed",
+        low=95,
+        high=95,
+        coverage=0.95,
+        reason="95% of 100 completions are at most 95 tokens long",
     )
 
 
 def test_at_least_the_coverage_is_covered_as_in_case_6() -> None:
     lengths = [120, 200, 350, 410, 480, 520, 600, 300, 280, 450, 700, 390]
-    assert observed_quantile(Counter(lengths), {}, 0.95) == 700
-    assert observed_quantile(Counter(lengths), {}, 11 / 12) == 600
+    assert choose_max_completion_length(lengths, 0.95) == 700
+    assert choose_max_completion_length(lengths, 11 / 12) == 600
+    assert choose_max_completion_length(np.array(lengths), 0.95, multiple_of=64) == 704
+
+
+def test_the_stop_token_is_a_part_of_the_length_as_in_case_7() -> None:
+    assert choose_max_completion_length([256 + 1], multiple_of=64) == 320
+    assert choose_max_completion_length([256], multiple_of=64) == 256
 
 
 def test_a_quantile_among_the_cut_is_not_identified_as_in_case_8() -> None:
-    ended = dict.fromkeys(range(30, 541, 30), 1)
-    cut = {1024: 18}
-    assert len(ended) == 18
-    assert observed_quantile(ended, cut, 0.5) == 540
-    assert observed_quantile(ended, cut, 0.5001) is None
-    assert observed_quantile(ended, cut, 0.95) is None
-    assert advise_limit(ended, cut, 1024, 0.95) == LimitAdvice(
-        coverage=0.95, quantile=None, lower_bound=1024, is_above=True, next_limit=2048
+    lengths = LengthSample([*range(30, 541, 30), *[1024] * 18], [True] * 18 + [False] * 18)
+    assert lengths.quantile(0.5) == 540
+    assert lengths.quantile(0.5001) is None
+    assert lengths.quantile(0.95) is None
+    assert lengths.quantile_range(0.95) is None
+    assert lengths.recommend(0.95) == LimitRecommendation(
+        max_completion_length=None,
+        basis="not identified",
+        low=1025,
+        high=None,
+        coverage=0.95,
+        reason="the length that holds 95% of 36 completions is above 1024 tokens and not "
+        "identified (52.78% of them are longer than 512 tokens, 50% longer than 1024); sample at "
+        "a larger limit, to see whether they end at all",
     )
 
 
-# --- what is identified -------------------------------------------------------------------------
+# --- quantiles ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -65,27 +92,17 @@ def test_a_quantile_among_the_cut_is_not_identified_as_in_case_8() -> None:
 def test_the_95th_percentile_is_identified_up_to_5_percent_cut(
     cut: int, quantile: int | None
 ) -> None:
-    assert observed_quantile({100: 100 - cut}, {256: cut}, 0.95) == quantile
+    lengths = LengthSample.from_histograms({100: 100 - cut}, {256: cut})
+    assert lengths.quantile(0.95) == quantile
 
 
-@pytest.mark.parametrize(
-    ("q", "quantile"), [(0.05, None), (0.1, None), (0.11, 100), (0.9, 100), (0.91, None)]
-)
-def test_a_row_that_was_cut_short_may_be_on_either_side_of_the_others(
-    q: float, quantile: int | None
-) -> None:
-    """A tool cut 10 of 100 rows at 50 tokens; the others ended at 100."""
-    assert observed_quantile({100: 90}, {50: 10}, q) == quantile
+def test_a_completion_that_was_cut_where_another_ended_would_be_longer() -> None:
+    assert sample([(8, True), (8, False)]).quantile(0.5) == 8
+    assert sample([(8, True), (8, False)]).quantile(0.51) is None
 
 
 def test_there_is_no_quantile_without_a_completion_that_ended() -> None:
-    assert observed_quantile({}, {256: 8}, 0.5) is None
-    assert observed_quantile({}, {}, 0.5) is None
-
-
-def test_the_smallest_quantile_is_the_shortest_length() -> None:
-    assert observed_quantile({7: 1, 9: 99}, {}, 1e-9) == 7
-    assert observed_quantile({0: 1, 9: 99}, {}, 1e-9) == 0
+    assert LengthSample([256] * 8, [False] * 8).quantile(0.01) is None
 
 
 @settings(deadline=None)
@@ -94,24 +111,35 @@ def test_without_cut_completions_it_is_the_inverted_cdf_of_numpy(
     lengths: list[int], per_mille: int
 ) -> None:
     # numpy multiplies q and n in floating point, and passes over a rank where that comes out a
-    # little too large; the exact fraction of the other tests has no such edge.
+    # little too large; the exact fractions of the other tests have no such edge.
     assume(per_mille * len(lengths) % 1000)
     q = per_mille / 1000
     expected = np.quantile(lengths, q, method="inverted_cdf")
-    assert observed_quantile(Counter(lengths), {}, q) == expected
+    assert LengthSample(lengths).quantile(q) == expected
+
+
+@settings(deadline=None, max_examples=300)
+@given(rows=ROWS, per_mille=PER_MILLE)
+def test_with_cut_completions_it_is_the_kaplan_meier_quantile_in_exact_arithmetic(
+    rows: list[tuple[int, bool]], per_mille: int
+) -> None:
+    remaining = 1 - Fraction(per_mille, 1000)
+    reached = [length for length, share in kaplan_meier(rows).items() if share <= remaining]
+    assert sample(rows).quantile(per_mille / 1000) == min(reached, default=None)
 
 
 @settings(deadline=None)
-@given(ended=MAYBE_NO_LENGTHS, cut=MAYBE_NO_LENGTHS, per_mille=PER_MILLE)
-def test_it_is_there_where_the_cut_make_no_difference_in_exact_arithmetic(
-    ended: list[int], cut: list[int], per_mille: int
-) -> None:
-    assume(ended or cut)
-    share = Fraction(per_mille, 1000)
-    shortest = holding([*ended, *cut], share)
-    longest = holding([*ended, *[math.inf] * len(cut)], share)
-    expected = shortest if shortest == longest else None
-    assert observed_quantile(Counter(ended), Counter(cut), per_mille / 1000) == expected
+@given(rows=ROWS)
+def test_the_truncated_shares_are_those_of_scipy(rows: list[tuple[int, bool]]) -> None:
+    lengths = sample(rows)
+    survival = ecdf(
+        CensoredData(
+            uncensored=[float(length) for length, ended in rows if ended],
+            right=[float(length) for length, ended in rows if not ended],
+        )
+    ).sf
+    for limit in range(lengths.longest + 1):
+        assert lengths.share_truncated(limit) == pytest.approx(survival.evaluate(limit), abs=1e-12)
 
 
 @pytest.mark.parametrize("q", [0.07, 0.14, 0.28, 0.55, 0.56, 0.57, 0.95, 0.99])
@@ -119,153 +147,288 @@ def test_it_is_there_where_the_cut_make_no_difference_in_exact_arithmetic(
 def test_rounding_of_q_times_n_does_not_pass_over_a_rank(q: float, thousands: int) -> None:
     completions = 1000 * thousands
     rank = round(Fraction(str(q)) * completions)
-    assert observed_quantile({1: rank, 2: completions - rank}, {}, q) == 1
-    assert observed_quantile({1: rank - 1, 2: completions - rank + 1}, {}, q) == 2
-    assert observed_quantile({1: rank}, {1: completions - rank}, q) == 1
-    assert observed_quantile({1: rank - 1}, {1: completions - rank + 1}, q) is None
+
+    def quantile(ended: dict[int, int], cut: dict[int, int]) -> int | None:
+        return LengthSample.from_histograms(ended, cut).quantile(q)
+
+    assert quantile({1: rank, 2: completions - rank}, {}) == 1
+    assert quantile({1: rank - 1, 2: completions - rank + 1}, {}) == 2
+    assert quantile({1: rank}, {1: completions - rank}) == 1
+    assert quantile({1: rank - 1}, {1: completions - rank + 1}) is None
 
 
 @settings(deadline=None)
-@given(ended=LENGTHS, cut=MAYBE_NO_LENGTHS, one=PER_MILLE, other=PER_MILLE)
+@given(rows=ROWS, one=PER_MILLE, other=PER_MILLE)
 def test_a_higher_quantile_is_never_shorter(
-    ended: list[int], cut: list[int], one: int, other: int
+    rows: list[tuple[int, bool]], one: int, other: int
+) -> None:
+    low, high = (sample(rows).quantile(q / 1000) for q in sorted((one, other)))
+    assert high is None or (low is not None and low <= high)
+
+
+# --- what a limit holds and costs ---------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(rows=ROWS, limit=st.integers(0, 45))
+def test_the_mean_under_a_limit_is_the_sum_of_the_shares_that_reach_each_token(
+    rows: list[tuple[int, bool]], limit: int
+) -> None:
+    shares = kaplan_meier(rows)
+    longest = max(shares)
+
+    def longer_than(tokens: int) -> Fraction:
+        return (
+            shares[max(length for length in shares if length <= tokens)]
+            if (tokens >= min(shares))
+            else Fraction(1)
+        )
+
+    mean, truncated = sample(rows).mean_tokens(limit), sample(rows).share_truncated(limit)
+    if limit > longest and (longest, False) in rows:
+        assert mean is None
+        assert truncated is None
+    else:
+        assert mean == pytest.approx(float(sum(map(longer_than, range(limit)))), abs=1e-9)
+        assert truncated == pytest.approx(float(longer_than(limit)), abs=1e-12)
+
+
+@settings(deadline=None)
+@given(lengths=LENGTHS, limit=st.integers(1, 5000))
+def test_without_cut_completions_the_mean_is_that_of_the_shortened_lengths(
+    lengths: list[int], limit: int
+) -> None:
+    expected = sum(min(length, limit) for length in lengths) / len(lengths)
+    assert LengthSample(lengths).mean_tokens(limit) == pytest.approx(expected)
+
+
+def test_cost_is_the_tokens_under_one_limit_for_each_token_under_the_other() -> None:
+    lengths = LengthSample([100, 300])
+    assert lengths.cost(400, relative_to=200) == pytest.approx(200 / 150)
+    assert LengthSample([100, 200], [True, False]).cost(400, relative_to=200) is None
+    assert LengthSample([100, 200], [True, False]).cost(200, relative_to=400) is None
+
+
+# --- recommendations ----------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(lengths=LENGTHS, per_mille=PER_MILLE, multiple_of=st.integers(1, 100))
+def test_the_recommended_limit_holds_the_coverage_and_the_multiple_below_does_not(
+    lengths: list[int], per_mille: int, multiple_of: int
+) -> None:
+    limit = choose_max_completion_length(lengths, per_mille / 1000, multiple_of)
+
+    def held(tokens: int) -> Fraction:
+        return Fraction(sum(length <= tokens for length in lengths), len(lengths))
+
+    assert limit % multiple_of == 0
+    assert held(limit) >= Fraction(per_mille, 1000) > held(limit - multiple_of)
+
+
+@settings(deadline=None)
+@given(rows=ROWS, one=PER_MILLE, other=PER_MILLE)
+def test_more_coverage_never_lowers_the_recommended_limit(
+    rows: list[tuple[int, bool]], one: int, other: int
 ) -> None:
     low, high = (
-        advise_limit(Counter(ended), Counter(cut), 256, per_mille / 1000)
-        for per_mille in sorted((one, other))
+        sample(rows).recommend(q / 1000, 8).max_completion_length for q in sorted((one, other))
     )
-    assert low.lower_bound <= high.lower_bound
-    if low.quantile is not None and high.quantile is not None:
-        assert low.quantile <= high.quantile
-
-
-# --- every truth that the data leave open -------------------------------------------------------
-
-TOP = 6
-"""Longer than everything that is drawn: it stands for every length out there."""
-
-
-def quantiles_of_truths(ended: list[int], shortest: list[int], share: Fraction) -> set[float]:
-    """What the quantile may be, each cut completion having this length or any longer one."""
-    truths = product(*(range(low, TOP + 1) for low in shortest))
-    return {holding([*ended, *truth], share) for truth in truths}
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    ended=st.lists(st.integers(0, 4), max_size=6),
-    cut=st.lists(st.integers(0, 4), max_size=4),
-    twelfths=st.integers(1, 12),
-)
-def test_what_is_said_of_a_quantile_is_what_holds_in_every_truth(
-    ended: list[int], cut: list[int], twelfths: int
-) -> None:
-    assume(ended or cut)
-    share = Fraction(twelfths, 12)
-    advice = advise_limit(Counter(ended), Counter(cut), 256, twelfths / 12)
-    as_long_as_seen = quantiles_of_truths(ended, cut, share)
-    longer = quantiles_of_truths(ended, [length + 1 for length in cut], share)
-    assert advice.quantile == observed_quantile(Counter(ended), Counter(cut), twelfths / 12)
-    # Identified: one value, whatever the cut completions would have become.
-    assert {advice.quantile} == (as_long_as_seen if len(as_long_as_seen) == 1 else {None})
-    if advice.quantile is not None:
-        assert longer == {advice.quantile}
-    # No truth is below the bound, and it is no lower than it must be.
-    assert advice.lower_bound == min(as_long_as_seen)
-    # A cut completion would have had at least one more token.
-    assert advice.is_above == (min(longer) > advice.lower_bound)
-
-
-# --- the limit to try ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ended", "cut", "bound", "is_above"),
-    [
-        ({100: 8}, {256: 24}, 256, True),
-        ({}, {256: 8}, 256, True),
-        # Half the rows are known to be at 256, so the median may be just that.
-        ({256: 4}, {256: 4}, 256, False),
-        ({256: 3}, {256: 5}, 256, True),
-        # The rows that a tool cut at 50 may end below 100, or anywhere above.
-        ({100: 3}, {50: 5}, 50, True),
-        ({100: 5, 200: 1}, {50: 2}, 100, False),
-        ({100: 2}, {50: 2, 256: 4}, 100, False),
-        ({100: 1}, {50: 2, 256: 5}, 256, True),
-    ],
-)
-def test_above_is_only_said_where_it_is_certain(
-    ended: dict[int, int], cut: dict[int, int], bound: int, is_above: bool
-) -> None:
-    advice = advise_limit(ended, cut, 256, 0.5)
-    assert (advice.lower_bound, advice.is_above) == (bound, is_above)
-
-
-@pytest.mark.parametrize(
-    ("quantile", "next_limit"),
-    [(33, 64), (63, 64), (64, 64), (65, 128), (256, 256), (257, 320), (512, 512)],
-)
-def test_the_advised_limit_is_the_next_multiple_of_64(quantile: int, next_limit: int) -> None:
-    advice = advise_limit({quantile: 8}, {}, 32, 0.95)
-    assert (advice.quantile, advice.next_limit) == (quantile, next_limit)
-    assert (advice.lower_bound, advice.is_above) == (quantile, False)
-
-
-@pytest.mark.parametrize(
-    ("quantile", "limit", "next_limit"),
-    [(192, 256, None), (255, 256, None), (256, 256, None), (257, 256, 320), (256, 255, 256)],
-)
-def test_no_limit_is_advised_where_the_limit_holds_the_coverage(
-    quantile: int, limit: int, next_limit: int | None
-) -> None:
-    advice = advise_limit({quantile: 95}, {limit: 5}, limit, 0.95)
-    assert (advice.quantile, advice.next_limit) == (quantile, next_limit)
-
-
-@pytest.mark.parametrize(
-    ("quantile", "limit", "advised"),
-    [(90, 100, 128), (100, 100, 128), (65, 127, 128), (1, 64, None)],
-)
-def test_the_advised_limit_is_rounded_up_even_where_the_limit_holds_the_quantile(
-    quantile: int, limit: int, advised: int | None
-) -> None:
-    assert advise_limit({quantile: 97}, {limit: 3}, limit, 0.95).next_limit == advised
-
-
-@pytest.mark.parametrize("limit", [1, 8, 100, 256])
-def test_twice_the_limit_is_advised_where_nothing_is_identified(limit: int) -> None:
-    assert advise_limit({}, {limit: 8}, limit, 0.5) == LimitAdvice(
-        coverage=0.5, quantile=None, lower_bound=limit, is_above=True, next_limit=2 * limit
-    )
-
-
-def test_advice_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
-        advise_limit({100: 8}, {}, 256, 0.95).next_limit = 64  # type: ignore[misc]
+    assert high is None or (low is not None and low <= high)
 
 
 @settings(deadline=None)
-@given(
-    ended=LENGTHS,
-    cut=MAYBE_NO_LENGTHS,
-    limit=st.integers(1, 128).map(lambda number: 64 * number),
-    per_mille=PER_MILLE,
-)
-def test_an_identified_limit_holds_the_coverage_and_the_multiple_below_it_does_not(
-    ended: list[int], cut: list[int], limit: int, per_mille: int
+@given(rows=ROWS, data=st.data())
+def test_the_order_of_the_completions_means_nothing(
+    rows: list[tuple[int, bool]], data: st.DataObject
 ) -> None:
-    advice = advise_limit(Counter(ended), Counter(cut), limit, per_mille / 1000)
-    needed = Fraction(per_mille, 1000) * (len(ended) + len(cut))
+    shuffled = data.draw(st.permutations(rows))
+    assert sample(shuffled).histograms == sample(rows).histograms
+    assert sample(shuffled).recommend(0.9) == sample(rows).recommend(0.9)
 
-    def certainly_within(tokens: int) -> bool:
-        return sum(n <= tokens for n in ended) >= needed
 
-    assert advice.coverage == per_mille / 1000
-    if advice.quantile is None:
-        assert advice.next_limit == 2 * limit
-    elif advice.next_limit is None:
-        assert certainly_within(limit)
-    else:
-        assert advice.next_limit % 64 == 0
-        assert certainly_within(advice.next_limit)
-        assert not certainly_within(max(advice.next_limit - 64, limit))
+@pytest.mark.parametrize(
+    ("max_length", "limit", "end"),
+    [
+        (128, 128, ""),
+        (100, 100, "; capped at max_length=100"),
+        (95, 95, "; capped at max_length=95"),
+        (94, 94, "; capped at max_length=94, which holds 94%"),
+    ],
+)
+def test_a_recommendation_is_capped_and_says_what_the_cap_holds(
+    max_length: int, limit: int, end: str
+) -> None:
+    recommendation = LengthSample(range(1, 101)).recommend(0.95, max_length=max_length)
+    assert recommendation.max_completion_length == limit
+    assert (recommendation.low, recommendation.high) == (95, 95)
+    assert recommendation.reason == f"95% of 100 completions are at most 95 tokens long{end}"
+
+
+# --- histograms in and out ----------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(rows=ROWS)
+def test_a_sample_of_histograms_is_the_sample_of_the_rows(rows: list[tuple[int, bool]]) -> None:
+    ended = Counter(length for length, is_ended in rows if is_ended)
+    cut = Counter(length for length, is_ended in rows if not is_ended)
+    from_histograms = LengthSample.from_histograms({**ended, 99: 0}, {**cut, 98: 0})
+    assert from_histograms.histograms == sample(rows).histograms == (ended, cut)
+    assert len(from_histograms) == len(rows)
+    assert from_histograms.truncated == sum(cut.values())
+    assert from_histograms.longest == max(length for length, _ in rows)
+
+
+def test_a_sample_shows_its_size_and_its_span() -> None:
+    assert repr(LengthSample([3, 8, 8], [True, True, False])) == (
+        "LengthSample(3 completions of 3 to 8 tokens, 1 truncated)"
+    )
+
+
+def test_numbers_of_both_sides_are_added_up() -> None:
+    assert add_up({"a": 1, "b": 2}, {"b": 3, "c": 4}) == {"a": 1, "b": 5, "c": 4}
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lengths", "terminated", "kind", "text"),
+    [
+        (
+            [],
+            None,
+            ValueError,
+            "`lengths` is empty. Pass the length in tokens of at least one completion.",
+        ),
+        (
+            [3, -1],
+            None,
+            ValueError,
+            "`lengths` must be whole numbers of at least 0, got -1 at position 1. Pass lengths in "
+            "tokens, and leave out what has none.",
+        ),
+        (
+            [3, math.nan],
+            None,
+            ValueError,
+            "`lengths` must be whole numbers of at least 0, got nan at position 1. Pass lengths in "
+            "tokens, and leave out what has none.",
+        ),
+        (
+            [2.5],
+            None,
+            ValueError,
+            "`lengths` must be whole numbers of at least 0, got 2.5 at position 0. Pass lengths in "
+            "tokens, and leave out what has none.",
+        ),
+        (
+            ["a text"],
+            None,
+            TypeError,
+            "`lengths` must be whole numbers, got 'a text'. Pass lengths in tokens: "
+            "len(tokenizer(text)['input_ids']) + 1.",
+        ),
+        (
+            [3, None],
+            None,
+            TypeError,
+            "`lengths` must be whole numbers, got None. Pass lengths in tokens: "
+            "len(tokenizer(text)['input_ids']) + 1.",
+        ),
+        (
+            [[3], [4]],
+            None,
+            ValueError,
+            "`lengths` must be a list of numbers, got 2 dimensions. Pass one length in tokens for "
+            "each completion.",
+        ),
+        (
+            [3, 4],
+            [True],
+            ValueError,
+            "`terminated` must be of the size of `lengths`, 2, got 1. Pass one truth value for "
+            "each completion.",
+        ),
+        (
+            [3],
+            [2],
+            TypeError,
+            "`terminated` must be truth values, got 2. Pass True for each completion that ended by "
+            "itself.",
+        ),
+        (
+            [3],
+            ["yes"],
+            TypeError,
+            "`terminated` must be truth values, got 'yes'. Pass True for each completion that "
+            "ended by itself.",
+        ),
+    ],
+)
+def test_lengths_that_are_none_are_refused(
+    lengths: Any, terminated: Any, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind) as error:
+        LengthSample(lengths, terminated)
+    assert str(error.value) == text
+
+
+def test_whole_numbers_come_in_many_shapes() -> None:
+    shapes: list[Any] = [(8, 9), iter([8, 9]), np.array([8.0, 9.0]), range(8, 10)]
+    assert {LengthSample(shape).quantile(1.0) for shape in shapes} == {9}
+    assert LengthSample([8, 9], iter([True, False])).truncated == 1
+    assert LengthSample([8, 9], np.array([1, 0])).truncated == 1
+
+
+@pytest.mark.parametrize(
+    ("ended", "cut", "text"),
+    [
+        ({8: -1}, {}, "A number of completions must not be negative. Pass counts from 0."),
+        ({}, {8: -1}, "A number of completions must not be negative. Pass counts from 0."),
+        (
+            {8: 0},
+            {},
+            "`lengths` is empty. Pass the length in tokens of at least one completion.",
+        ),
+    ],
+)
+def test_histograms_of_nothing_are_refused(
+    ended: dict[int, int], cut: dict[int, int], text: str
+) -> None:
+    with pytest.raises(ValueError, match=r"\.$") as error:
+        LengthSample.from_histograms(ended, cut)
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.01, 95, math.nan, "0.9", True])
+@pytest.mark.parametrize("method", ["quantile", "quantile_range", "recommend"])
+def test_shares_outside_of_0_to_1_are_refused(method: str, share: Any) -> None:
+    name = "coverage" if method == "recommend" else "q"
+    with pytest.raises(ValueError, match=r"\.$") as error:
+        getattr(LengthSample([8]), method)(share)
+    assert str(error.value) == f"`{name}` must be in (0, 1], got {share!r}. Pass 0.95 for 95 %."
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "remedy"),
+    [
+        ("multiple_of", 0, "1 for no rounding"),
+        ("multiple_of", 1.5, "1 for no rounding"),
+        ("max_length", 0, "None for no bound"),
+        ("max_length", True, "None for no bound"),
+    ],
+)
+def test_what_is_no_number_of_tokens_is_refused(argument: str, value: Any, remedy: str) -> None:
+    with pytest.raises(ValueError, match=r"\.$") as error:
+        LengthSample([8]).recommend(**{argument: value})
+    assert str(error.value) == (
+        f"`{argument}` must be an integer of at least 1, got {value!r}. Pass {remedy}."
+    )
+
+
+@pytest.mark.parametrize("method", ["share_truncated", "mean_tokens"])
+def test_limits_below_0_are_refused(method: str) -> None:
+    with pytest.raises(ValueError, match=r"^A limit must be at least 0 tokens, got -1\.$"):
+        getattr(LengthSample([8]), method)(-1)

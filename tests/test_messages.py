@@ -8,13 +8,16 @@ import pytest
 from batches import batch, groups
 
 from truncation_guard.counts import BatchCounts
-from truncation_guard.lengths import LimitAdvice
 from truncation_guard.messages import histogram_text, plain_warn_line, summary_line, warn_line
 from truncation_guard.monitor import Code, TruncationMonitor, Verdict
+from truncation_guard.recommendations import LimitAdvice
 
-UNKNOWN = LimitAdvice(coverage=0.95, quantile=None, lower_bound=256, is_above=True, next_limit=512)
-KNOWN = LimitAdvice(coverage=0.95, quantile=300, lower_bound=300, is_above=False, next_limit=320)
-HELD = LimitAdvice(coverage=0.5, quantile=200, lower_bound=200, is_above=False, next_limit=None)
+RAISE_TO_512 = (
+    "raise max_completion_length (next try: 512), or size it with truncation_guard.profile_rollouts"
+)
+UNKNOWN = LimitAdvice(coverage=0.95, quantile=None, longest=256, next_limit=512)
+KNOWN = LimitAdvice(coverage=0.95, quantile=300, longest=300, next_limit=320)
+HELD = LimitAdvice(coverage=0.5, quantile=200, longest=200, next_limit=None)
 
 
 def verdict(code: Code, counts: BatchCounts, **overrides: Any) -> Verdict:
@@ -145,7 +148,8 @@ def test_the_line_of_all_truncated() -> None:
         "finished (their advantages are set to 0): such a group cannot show the model what a "
         "finished answer is worth; the 95th percentile of the length is above 256 and not "
         "identified -> "
-        "raise max_completion_length (next try: 512)"
+        "raise max_completion_length (next try: 512), or size it with "
+        "truncation_guard.profile_rollouts"
     )
 
 
@@ -156,7 +160,8 @@ def test_the_line_of_truncated_at_once() -> None:
         "75% of completions were cut off at max_completion_length=256 before they finished (their "
         "advantages are set to 0); the 95th percentile of the length is above 256 and not "
         "identified -> "
-        "raise max_completion_length (next try: 512)"
+        "raise max_completion_length (next try: 512), or size it with "
+        "truncation_guard.profile_rollouts"
     )
 
 
@@ -176,7 +181,8 @@ def test_the_line_of_truncated_over_the_window() -> None:
         "6.25% of the last 512 completions were cut off at max_completion_length=256 before they "
         "finished (their advantages are set to 0); the 95th percentile of the length is above 256 "
         "and not identified -> "
-        "raise max_completion_length (next try: 512)"
+        "raise max_completion_length (next try: 512), or size it with "
+        "truncation_guard.profile_rollouts"
     )
 
 
@@ -241,7 +247,8 @@ def test_the_line_of_no_signal() -> None:
         "3 of 10 groups have truncated completions (they are left out of the baseline and of the "
         "loss) and no advantage left, so that these groups teach nothing; the 95th percentile of "
         "the length is above 256 and not identified -> "
-        "raise max_completion_length (next try: 512); a larger num_generations leaves more "
+        "raise max_completion_length (next try: 512), or size it with "
+        "truncation_guard.profile_rollouts; a larger num_generations leaves more "
         "survivors"
     )
 
@@ -262,7 +269,8 @@ def test_the_line_of_rising() -> None:
         "the share of truncated completions has risen to 20% while their advantages are set to 0: "
         "nothing pushes back any more (truncation_guard/reward is 0.1235); the 95th percentile of "
         "the length is above 256 and not identified -> "
-        "raise max_completion_length (next try: 512); or use mode='penalize', or mode='downweight' "
+        "raise max_completion_length (next try: 512), or size it with "
+        "truncation_guard.profile_rollouts; or use mode='penalize', or mode='downweight' "
         "with a truncated_weight above 0"
     )
 
@@ -321,14 +329,14 @@ def test_the_effect_of_the_mode_is_said(
         (
             UNKNOWN,
             "; the 95th percentile of the length is above 256 and not identified -> "
-            "raise max_completion_length (next try: 512)",
+            "raise max_completion_length (next try: 512), or size it with "
+            "truncation_guard.profile_rollouts",
         ),
         (
-            LimitAdvice(
-                coverage=0.75, quantile=None, lower_bound=40, is_above=False, next_limit=512
-            ),
-            "; the 75th percentile of the length is at least 40 and not identified -> "
-            "raise max_completion_length (next try: 512)",
+            LimitAdvice(coverage=0.75, quantile=None, longest=40, next_limit=512),
+            "; the 75th percentile of the length is above 40 and not identified -> "
+            "raise max_completion_length (next try: 512), or size it with "
+            "truncation_guard.profile_rollouts",
         ),
         (
             KNOWN,
@@ -410,9 +418,7 @@ def test_an_obstacle_has_the_same_remedy_in_every_line(
     ],
 )
 def test_the_percentile_is_named_as_an_ordinal(coverage: float, ordinal: str) -> None:
-    advice = LimitAdvice(
-        coverage=coverage, quantile=None, lower_bound=256, is_above=True, next_limit=512
-    )
+    advice = LimitAdvice(coverage=coverage, quantile=None, longest=256, next_limit=512)
     assert f"; the {ordinal} percentile of" in line(verdict("truncated", batch(8), advice=advice))
 
 
@@ -518,8 +524,8 @@ def test_where_a_stop_token_is_missing_no_line_advises_to_raise_the_limit() -> N
 @pytest.mark.parametrize(
     ("iterations", "remedy"),
     [
-        (0, "raise max_completion_length (next try: 512)"),
-        (12, "raise max_completion_length (next try: 512)"),
+        (0, RAISE_TO_512),
+        (12, RAISE_TO_512),
         (13, TOOL_ITERATIONS),
         (24, TOOL_ITERATIONS),
     ],
@@ -527,7 +533,7 @@ def test_where_a_stop_token_is_missing_no_line_advises_to_raise_the_limit() -> N
 def test_rounds_of_tool_calls_that_ran_out_are_not_cured_by_the_limit(
     iterations: int, remedy: str
 ) -> None:
-    counts = cut_24_of_32(causes={"limit": 0, "tool": 24}, tool_iterations=iterations, cut={50: 24})
+    counts = cut_24_of_32(causes={"limit": 0, "tool": 24}, tool_iterations=iterations)
     lines = lines_on(counts)
     assert list(lines) == ["all-truncated", "truncated"]
     assert {text.split(" -> ")[1] for text in lines.values()} == {remedy}
@@ -537,9 +543,6 @@ def test_rounds_of_tool_calls_that_ran_out_are_not_cured_by_the_limit(
     ("cut", "causes", "bound"),
     [
         ({256: 24}, {"limit": 24}, "above 256"),
-        # What a tool cut at 50 tokens would have become is not known. The 8 others ended at 100,
-        # and with 31 of 32 rows the percentile is no shorter than that.
-        ({50: 24}, {"limit": 0, "tool": 24}, "at least 100"),
         ({50: 12, 256: 12}, {"limit": 12, "tool": 12}, "above 256"),
     ],
 )
@@ -571,7 +574,11 @@ def test_an_evaluation_does_not_say_that_anything_was_changed(code: Code, mode: 
 @pytest.mark.parametrize(
     ("advice", "remedy"),
     [
-        (UNKNOWN, "raise generation_kwargs['max_new_tokens'] (next try: 512)"),
+        (
+            UNKNOWN,
+            "raise generation_kwargs['max_new_tokens'] (next try: 512), or size it with "
+            "truncation_guard.profile_rollouts",
+        ),
         (KNOWN, "raise generation_kwargs['max_new_tokens'] to 320"),
         (
             HELD,
@@ -703,10 +710,8 @@ def test_the_summary_leaves_out_what_is_not_known() -> None:
         (KNOWN, ", the 95th percentile of the length is 300"),
         (HELD, ", the 50th percentile of the length is 200"),
         (
-            LimitAdvice(
-                coverage=0.9, quantile=None, lower_bound=40, is_above=False, next_limit=512
-            ),
-            ", the 90th percentile of the length is at least 40 and not identified",
+            LimitAdvice(coverage=0.9, quantile=None, longest=40, next_limit=512),
+            ", the 90th percentile of the length is above 40 and not identified",
         ),
     ],
 )

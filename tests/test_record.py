@@ -206,9 +206,10 @@ def test_no_completion_is_lost_by_binning(seed: int, number: int, longest: int) 
         ({100: 75, 200: 25}, {}, [100, 100, 200, 200, 200]),
         ({100: 75}, {256: 25}, [100, 100, None, None, None]),
         ({100: 74}, {256: 26}, [100, None, None, None, None]),
-        # A row that was cut at 30 tokens may belong on either side of the others.
-        ({20: 50, 100: 45}, {30: 5}, [20, 100, 100, 100, None]),
-        ({20: 49, 100: 46}, {30: 5}, [None, 100, 100, 100, None]),
+        # A context window cut 5 at 30 tokens: they are taken to be like the others past 30.
+        ({20: 50, 100: 45}, {30: 5}, [20, 100, 100, 100, 100]),
+        ({20: 49, 100: 46}, {30: 5}, [100, 100, 100, 100, 100]),
+        ({20: 50, 100: 42, 200: 3}, {30: 5}, [20, 100, 100, 100, 200]),
         ({20: 49, 100: 51}, {}, [100, 100, 100, 100, 100]),
         ({}, {256: 100}, [None] * 5),
     ],

@@ -189,7 +189,8 @@ def test_a_batch_gets_its_line_with_what_the_mode_does(
         "50% of completions were cut off at max_completion_length=256 before they finished (each "
         "of their rewards is at most -0.5); the 95th percentile of the length is above 256 and not "
         "identified -> "
-        "raise max_completion_length (next try: 512)"
+        "raise max_completion_length (next try: 512), or size it with "
+        "truncation_guard.profile_rollouts"
     ]
 
 
@@ -324,7 +325,8 @@ def test_an_evaluation_is_judged_as_a_whole_at_its_end(
         "6.25% of completions were cut off at max_completion_length=256 before they finished "
         "(evaluation is only measured); the 95th percentile of the length is above 256 and not "
         "identified -> "
-        "raise max_completion_length (next try: 512)"
+        "raise max_completion_length (next try: 512), or size it with "
+        "truncation_guard.profile_rollouts"
     ]
 
 

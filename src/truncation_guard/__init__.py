@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from truncation_guard.advantages import guard_advantages
     from truncation_guard.callback import TruncationGuardCallback
+    from truncation_guard.lengths import LengthSample, choose_max_completion_length
+    from truncation_guard.recommendations import LimitRecommendation
     from truncation_guard.rollouts import detect_truncated
 
 __version__ = version("truncation-guard")
 
 __all__ = [
+    "LengthSample",
+    "LimitRecommendation",
     "TruncationGuardCallback",
     "__version__",
+    "choose_max_completion_length",
     "detect_truncated",
     "guard_advantages",
 ]
 
 _MODULES = {
+    "LengthSample": "truncation_guard.lengths",
+    "LimitRecommendation": "truncation_guard.recommendations",
     "TruncationGuardCallback": "truncation_guard.callback",
+    "choose_max_completion_length": "truncation_guard.lengths",
     "detect_truncated": "truncation_guard.rollouts",
     "guard_advantages": "truncation_guard.advantages",
 }

@@ -13,6 +13,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from truncation_guard.checks import is_number
+
 Mode = Literal["observe", "downweight", "exclude", "penalize"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -42,11 +44,6 @@ def check_mode_arguments(mode: str, truncated_weight: float, truncated_reward: f
             f"`truncated_reward` must be a finite number, got {truncated_reward!r}. "
             "Pass the highest reward that a truncated completion may keep, for example 0.0."
         )
-
-
-def is_number(value: object) -> bool:
-    """Whether `value` is a real number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def guard_rewards(

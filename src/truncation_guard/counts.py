@@ -62,7 +62,8 @@ class BatchCounts:
     ended: Mapping[int, int]
     """Length in tokens -> completions that terminated or stopped at it."""
     cut: Mapping[int, int]
-    """Length in tokens -> truncated completions."""
+    """Length in tokens -> truncated completions that would be longer. What the tool loop left
+    unfinished stands at the limit: it was cut by something else than its own length."""
     causes: Mapping[str, int]
     """`limit`, `context`, `tool` -> completions truncated by it."""
     tool_iterations: int

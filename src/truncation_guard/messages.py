@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 
 from truncation_guard.advantages import Mode
 from truncation_guard.counts import BatchCounts
-from truncation_guard.lengths import LimitAdvice
+from truncation_guard.histograms import bin_lengths, histogram_lines
 from truncation_guard.monitor import Code, Obstacle, Verdict
+from truncation_guard.recommendations import LimitAdvice, percent
 
 PREFIX = "[truncation-guard]"
 _HISTOGRAM_BINS = 12
-_HISTOGRAM_WIDTH = 40
 
 
 def warn_line(
@@ -60,7 +60,7 @@ def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> s
     groups = total.groups
     parts = [
         f"{PREFIX} training ended at step {step}: {total.truncated} of {total.completions} "
-        f"completions were truncated ({_percent(total.share)})",
+        f"completions were truncated ({percent(total.share)})",
         f"{total.stopped} stopped without a stop token",
         f"{groups.all_truncated} of {groups.groups} groups were truncated as a whole",
     ]
@@ -73,19 +73,7 @@ def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> s
 
 def histogram_text(counts: BatchCounts) -> str:
     """Lengths in tokens as lines of text, those of truncated completions apart."""
-    longest = max([*counts.ended, *counts.cut, 1])
-    width = -(longest // -_HISTOGRAM_BINS)
-    bins: dict[tuple[int, int], int] = {}
-    for is_cut, lengths in enumerate((counts.ended, counts.cut)):
-        for length, count in lengths.items():
-            key = ((length - 1) // width, is_cut) if length else (0, is_cut)
-            bins[key] = bins.get(key, 0) + count
-    most = max(bins.values(), default=1)
-    lines = [
-        f"{index * width + 1:>7}-{(index + 1) * width:<7} {'cut' if is_cut else '   '} "
-        f"{'#' * -(bins[index, is_cut] * _HISTOGRAM_WIDTH // -most)} {bins[index, is_cut]}"
-        for index, is_cut in sorted(bins)
-    ]
+    lines = histogram_lines(bin_lengths(counts.ended, counts.cut, _HISTOGRAM_BINS))
     return "\n".join([f"{PREFIX} lengths of {counts.completions} completions in tokens", *lines])
 
 
@@ -168,9 +156,9 @@ def _all_truncated(verdict: Verdict, effect: str) -> tuple[str, str]:
 
 
 def _truncated(verdict: Verdict, effect: str) -> tuple[str, str]:
-    share = f"{_percent(verdict.share)} of completions"
+    share = f"{percent(verdict.share)} of completions"
     if verdict.over_window:
-        share = f"{_percent(verdict.share)} of the last {verdict.window_completions} completions"
+        share = f"{percent(verdict.share)} of the last {verdict.window_completions} completions"
     return (
         f"{share} were cut off{_cut_by(verdict)} before they finished ({effect})"
         f"{_limit_fact(verdict)}",
@@ -192,7 +180,7 @@ def _rising(verdict: Verdict, effect: str) -> tuple[str, str]:
     reward = verdict.counts.reward
     now = "" if reward is None else f" (truncation_guard/reward is {reward:.4g})"
     return (
-        f"the share of truncated completions has risen to {_percent(verdict.share)} while "
+        f"the share of truncated completions has risen to {percent(verdict.share)} while "
         f"{effect}: nothing pushes back any more{now}{_limit_fact(verdict)}",
         f"{_remedy(verdict)}; or use mode='penalize', or mode='downweight' with a truncated_weight "
         "above 0",
@@ -231,8 +219,7 @@ def _limit_fact(verdict: Verdict) -> str:
 def _quantile_fact(advice: LimitAdvice) -> str:
     name = f"the {_ordinal(advice.coverage)} percentile of the length"
     if advice.quantile is None:
-        bound = "above" if advice.is_above else "at least"
-        return f"{name} is {bound} {advice.lower_bound} and not identified"
+        return f"{name} is above {advice.longest} and not identified"
     return f"{name} is {advice.quantile}"
 
 
@@ -248,7 +235,10 @@ def _remedy(verdict: Verdict) -> str:
             "asked for: raise it all the same, or raise warn_above"
         )
     if advice.quantile is None:
-        return f"raise {name} (next try: {advice.next_limit})"
+        return (
+            f"raise {name} (next try: {advice.next_limit}), or size it with "
+            "truncation_guard.profile_rollouts"
+        )
     return f"raise {name} to {advice.next_limit}"
 
 
@@ -274,7 +264,3 @@ def _ordinal(coverage: float) -> str:
 
 def _number(share: float) -> str:
     return f"{share:.4g}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g}%"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from truncation_guard.counts import BatchCounts
-from truncation_guard.lengths import LimitAdvice, advise_limit
+from truncation_guard.lengths import LengthSample
+from truncation_guard.recommendations import LimitAdvice, advise
 from truncation_guard.window import Window
 
 Code = Literal[
@@ -215,7 +216,8 @@ class TruncationMonitor:
         obstacle = _obstacle(code, batch)
         advice = None
         if obstacle is None and batch.limit is not None:
-            advice = advise_limit(sample.ended, sample.cut, batch.limit, self._coverage)
+            lengths = LengthSample.from_histograms(sample.ended, sample.cut)
+            advice = advise(lengths, batch.limit, self._coverage)
         return Verdict(
             code=code,
             share=share,

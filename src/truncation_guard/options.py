@@ -6,7 +6,8 @@ training begins.
 
 from dataclasses import dataclass
 
-from truncation_guard.advantages import Mode, check_mode_arguments, is_number
+from truncation_guard.advantages import Mode, check_mode_arguments
+from truncation_guard.checks import check_share, is_integer, is_number
 from truncation_guard.monitor import ENOUGH_COMPLETIONS
 
 
@@ -40,30 +41,22 @@ class GuardOptions:
                 "Pass 0.05 for 5 %, or None for no WARN lines."
             )
         # Below that many completions a share over the window is never warned about.
-        if not _is_int(self.window) or self.window < ENOUGH_COMPLETIONS:
+        if not is_integer(self.window) or self.window < ENOUGH_COMPLETIONS:
             raise ValueError(
                 f"`window` must be an integer of at least {ENOUGH_COMPLETIONS} completions, "
                 f"got {self.window!r}. Pass for example 512."
             )
-        if not _is_int(self.cooldown) or self.cooldown < 0:
+        if not is_integer(self.cooldown) or self.cooldown < 0:
             raise ValueError(
                 f"`cooldown` must be an integer of at least 0 optimizer steps, "
                 f"got {self.cooldown!r}. Pass 0 for a line on every generation batch."
             )
-        # A percentage would ask for a limit that nothing can hold.
-        if not (is_number(self.coverage) and 0.0 < self.coverage <= 1.0):
-            raise ValueError(
-                f"`coverage` must be in (0, 1], got {self.coverage!r}. Pass 0.95 for 95 %."
-            )
+        check_share("coverage", self.coverage)
         every = self.histogram_every
-        if every is not None and (not _is_int(every) or every < 1):
+        if every is not None and (not is_integer(every) or every < 1):
             raise ValueError(
                 "`histogram_every` must be an integer of at least 1 optimizer step, "
                 f"got {every!r}. Pass None for the histogram at the end of training alone."
             )
         if not isinstance(self.record, bool):
             raise ValueError(f"`record` must be True or False, got {self.record!r}.")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from truncation_guard.counts import BatchCounts
-from truncation_guard.lengths import observed_quantile
+from truncation_guard.lengths import LengthSample
 
 FILE_NAME = "truncation_guard.jsonl"
 _MOST_BINS = 256
@@ -166,10 +166,9 @@ def _lengths(counts: BatchCounts) -> dict[str, Any]:
     width = 1
     while len({-(n // -width) for n in [*counts.ended, *counts.cut]}) > _MOST_BINS:
         width *= 2
+    sample = LengthSample.from_histograms(counts.ended, counts.cut)
     return {
-        "quantiles": {
-            f"p{round(100 * q)}": observed_quantile(counts.ended, counts.cut, q) for q in _QUANTILES
-        },
+        "quantiles": {f"p{round(100 * q)}": sample.quantile(q) for q in _QUANTILES},
         "lengths": {
             "bin_width": width,
             "ended": _histogram(counts.ended, width),

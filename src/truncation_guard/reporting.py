@@ -11,9 +11,10 @@ from typing import Any
 from truncation_guard import messages, record
 from truncation_guard.advantages import Mode
 from truncation_guard.counts import BatchCounts
-from truncation_guard.lengths import advise_limit
+from truncation_guard.lengths import LengthSample
 from truncation_guard.monitor import TruncationMonitor, Verdict
 from truncation_guard.options import GuardOptions
+from truncation_guard.recommendations import advise
 
 logger = logging.getLogger("truncation_guard")
 
@@ -93,7 +94,8 @@ class Reporter:
         self._write(record.end_entry(total, step))
         advice = None
         if total.limit is not None:
-            advice = advise_limit(total.ended, total.cut, total.limit, self._options.coverage)
+            sample = LengthSample.from_histograms(total.ended, total.cut)
+            advice = advise(sample, total.limit, self._options.coverage)
         self._info(messages.summary_line(total, step, advice))
         self._info(messages.histogram_text(total))
 

@@ -44,6 +44,10 @@ def tally(
     """
     length, outcome = columns[Column.LENGTH], columns[Column.OUTCOME]
     end_of_turn = columns[Column.END_OF_TURN]
+    # What the tool loop left unfinished had no room for the next result, or ran out of rounds: how
+    # long it would be is not known at its length, nor at the limit.
+    by_tools = np.isin(columns[Column.CAUSE], (Cause.TOOL, Cause.TOOL_ITERATIONS))
+    exceeded = np.where(by_tools, np.maximum(length, rules.limit or 0), length)
     truncated, stopped = outcome == Outcome.TRUNCATED, outcome == Outcome.STOPPED
     causes = _histogram(columns[Column.CAUSE])
     figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
@@ -55,7 +59,7 @@ def tally(
         limit_name=rules.limit_name,
         context_window=rules.context_window,
         ended=_histogram(length[~truncated]),
-        cut=_histogram(length[truncated]),
+        cut=_histogram(exceeded[truncated]),
         causes={
             name: sum(causes[member] for member in members)
             for name, members in _CAUSE_NAMES.items()

@@ -1,0 +1,97 @@
+"""Checks of what users pass, each with the name, the value and the remedy in its error.
+
+The one idea: what would silently come to nothing is refused at the door.
+"""
+
+from collections.abc import Iterable
+from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether `value` is a real number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether this is an int, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_share(name: str, share: object) -> None:
+    """Refuse what is no share: a percentage would ask for a limit that nothing can hold.
+
+    Raises:
+        ValueError: for anything but a number in (0, 1].
+    """
+    if not (is_number(share) and 0 < share <= 1):
+        raise ValueError(f"`{name}` must be in (0, 1], got {share!r}. Pass 0.95 for 95 %.")
+
+
+def check_positive(name: str, number: object, remedy: str) -> None:
+    """Refuse what counts nothing.
+
+    Raises:
+        ValueError: for anything but an integer of at least 1.
+    """
+    if not (is_integer(number) and number >= 1):
+        raise ValueError(
+            f"`{name}` must be an integer of at least 1, got {number!r}. Pass {remedy}."
+        )
+
+
+def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
+    """The lengths as an array, (completions,).
+
+    Raises:
+        TypeError: if they are no whole numbers.
+        ValueError: without any, for negative ones, NaN, or a table of them.
+    """
+    values = np.asarray(lengths if hasattr(lengths, "__len__") else list(lengths))
+    if values.ndim != 1:
+        raise ValueError(
+            f"`lengths` must be a list of numbers, got {values.ndim} dimensions. Pass one length "
+            "in tokens for each completion."
+        )
+    if not len(values):
+        raise ValueError(
+            "`lengths` is empty. Pass the length in tokens of at least one completion."
+        )
+    if values.dtype.kind not in "iuf":
+        wrong_value = next((value for value in values.tolist() if not is_number(value)), values)
+        raise TypeError(
+            f"`lengths` must be whole numbers, got {wrong_value!r}. Pass lengths in tokens: "
+            "len(tokenizer(text)['input_ids']) + 1."
+        )
+    wrong = np.flatnonzero(~np.isfinite(values) | (values < 0) | (values != np.floor(values)))
+    if len(wrong):
+        raise ValueError(
+            f"`lengths` must be whole numbers of at least 0, got {values[wrong[0]].item()!r} at "
+            f"position {wrong[0]}. Pass lengths in tokens, and leave out what has none."
+        )
+    return values.astype(np.int64)
+
+
+def truth_values(terminated: Iterable[bool] | None, completions: int) -> NDArray[np.bool_]:
+    """The flags as an array, (completions,); None: all are True.
+
+    Raises:
+        TypeError: if they are no truth values.
+        ValueError: if there are more or fewer of them than completions.
+    """
+    if terminated is None:
+        return np.ones(completions, dtype=np.bool_)
+    values = np.asarray(terminated if hasattr(terminated, "__len__") else list(terminated))
+    if values.shape != (completions,):
+        raise ValueError(
+            f"`terminated` must be of the size of `lengths`, {completions}, got "
+            f"{values.size}. Pass one truth value for each completion."
+        )
+    if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
+        raise TypeError(
+            f"`terminated` must be truth values, got {values[0].item()!r}. Pass True for each "
+            "completion that ended by itself."
+        )
+    return values.astype(np.bool_)

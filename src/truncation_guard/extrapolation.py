@@ -1,0 +1,116 @@
+"""What may lie behind the cuts: a range, or the reasons for giving none.
+
+The one idea: lengths under a limit cannot tell a long tail from completions that never end. So
+what is said past the limit is a range over two families, under the assumption that all of them end,
+and nothing is said where the lengths themselves speak against it.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from truncation_guard.lengths import LengthSample
+
+_ENOUGH_ENDED = 20
+_MOST_ROWS = 5000
+"""A fit to more of them takes seconds, and gives the same."""
+_FEW_ENDED = 0.1
+"""Log-normal and Weibull lengths that are past their shortest fifth lose more than this share of
+what is left to each increase of the limit by half."""
+_ROUNDING = 1e-9
+_APART = 1.5
+_CLEARLY_ENDING = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """Two limits between which hardly any completion ended: the rest may never do."""
+
+    before: int
+    """The lower limit in tokens."""
+    after: int
+    """The higher one."""
+    share_before: float
+    """Share of completions that are longer than the lower limit."""
+    share_after: float
+    """Share of completions that are longer than the higher one."""
+    is_the_end: bool
+    """Whether the sample was taken at both limits and a fifth of it ended under the lower one, so
+    that it is known to end where it does at all."""
+
+
+def find_plateau(sample: "LengthSample") -> Plateau | None:
+    """The two limits between which less than a tenth of the unfinished completions ended.
+
+    The higher one is where the longest completion was cut. The lower one is the next limit of the
+    sample that is well below it, else half of it.
+
+    Returns:
+        None where more than that ended between them, and where the longest of all was not cut.
+    """
+    _, cut = sample.histograms
+    after = sample.longest
+    if after not in cut:
+        return None
+    lower = [limit for limit in cut if limit * _APART <= after]
+    before = max(lower, default=after // 2)
+    share_before, share_after = sample.share_truncated(before), sample.share_truncated(after)
+    if not share_before or share_after is None:
+        return None
+    if share_before - share_after >= _FEW_ENDED * share_before - _ROUNDING:
+        return None
+    is_the_end = bool(lower) and share_before <= 1 - _CLEARLY_ENDING
+    return Plateau(before, after, share_before, share_after, is_the_end)
+
+
+def extrapolate(
+    ended: Mapping[int, int], cut: Mapping[int, int], q: float
+) -> tuple[int, int] | None:
+    """The quantile by log-normal and Weibull fits to a censored sample, if everything ends.
+
+    Maximum likelihood by `scipy.stats.fit` of each family, its location held at 0.
+
+    Args:
+        ended: length in tokens -> number of completions that ended by themselves at it.
+        cut: length in tokens -> number of truncated completions.
+        q: in (0, 1).
+
+    Returns:
+        The lower and the higher of the two in tokens, both above the longest length; None with
+        fewer than 20 completions that ended, or without a fit.
+    """
+    from scipy import stats
+
+    if sum(ended.values()) < _ENOUGH_ENDED:
+        return None
+    every = -(-(sum(ended.values()) + sum(cut.values())) // _MOST_ROWS)
+    rows = stats.CensoredData(uncensored=_expand(ended, every), right=_expand(cut, every))
+    quantiles = [_quantile(family, rows, q) for family in (stats.lognorm, stats.weibull_min)]
+    if not all(0 < quantile < np.inf for quantile in quantiles):
+        return None
+    beyond = max([*ended, *cut]) + 1
+    low, high = sorted(max(int(np.ceil(quantile)), beyond) for quantile in quantiles)
+    return low, high
+
+
+def _expand(lengths: Mapping[int, int], every: int) -> Any:
+    """One row for each completion, or for every so many of them, in the order of length."""
+    ordered = sorted(lengths)
+    rows = np.repeat(np.array(ordered, dtype=float), [lengths[n] for n in ordered])
+    return np.maximum(rows[every // 2 :: every], 1.0)  # the families begin above 0
+
+
+def _quantile(family: Any, rows: Any, q: float) -> float:
+    """NaN where the family does not fit."""
+    from scipy.stats import FitError
+
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # of a search that strays; its result is checked
+            return float(family.ppf(q, *family.fit(rows, floc=0)))
+    except FitError:
+        return float("nan")
