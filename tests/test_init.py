@@ -48,7 +48,9 @@ def test_the_monitor_and_the_record_load_nothing_heavy() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert truncation_guard.__all__ == [
+        "LengthProfile",
         "LengthSample",
+        "LimitCost",
         "LimitRecommendation",
         "TruncationGuardCallback",
         "__version__",

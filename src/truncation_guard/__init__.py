@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from truncation_guard.advantages import guard_advantages
     from truncation_guard.callback import TruncationGuardCallback
     from truncation_guard.lengths import LengthSample, choose_max_completion_length
+    from truncation_guard.profiles import LengthProfile, LimitCost
     from truncation_guard.recommendations import LimitRecommendation
     from truncation_guard.rollouts import detect_truncated
 
 __version__ = version("truncation-guard")
 
 __all__ = [
+    "LengthProfile",
     "LengthSample",
+    "LimitCost",
     "LimitRecommendation",
     "TruncationGuardCallback",
     "__version__",
@@ -28,7 +31,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "LengthProfile": "truncation_guard.profiles",
     "LengthSample": "truncation_guard.lengths",
+    "LimitCost": "truncation_guard.profiles",
     "LimitRecommendation": "truncation_guard.recommendations",
     "TruncationGuardCallback": "truncation_guard.callback",
     "choose_max_completion_length": "truncation_guard.lengths",

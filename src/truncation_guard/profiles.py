@@ -1,0 +1,211 @@
+"""`LengthProfile`: how long completions are, and what each limit would hold and cost.
+
+The one idea: a profile says what it was taken from. Reference answers, rollouts and the completions
+of a finished run are different things, and only some of them can size a limit.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from truncation_guard import profile_view
+from truncation_guard.checks import check_positive
+from truncation_guard.histograms import Bin, bin_lengths
+from truncation_guard.lengths import LengthSample
+from truncation_guard.recommendations import LimitRecommendation, round_up
+
+Source = Literal["reference", "rollouts", "completions"]
+
+_QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_TABLE_COVERAGES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCost:
+    """What a limit would hold, and what it would cost."""
+
+    limit: int
+    """`max_completion_length`, in tokens."""
+    covered: float | None
+    """Share of completions that end within it, in [0, 1]; None where that is not known."""
+    mean_tokens: float | None
+    """Mean number of tokens of a completion under it."""
+    cost: float | None
+    """Those tokens as a multiple of what the current limit takes; None without one."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LengthProfile:
+    """How long completions are. `print` shows it as tables, and so does a notebook.
+
+    `profile_dataset`, `profile_rollouts` and `profile_completions` make one.
+    """
+
+    sample: LengthSample
+    """The lengths in tokens, with their stop token."""
+    source: Source
+    """What they are lengths of."""
+    column: str | None = None
+    """The column, file or folder that they were taken from."""
+    limit: int | None = None
+    """The current `max_completion_length`, to which costs are relative; None: there is none."""
+    skipped: int = 0
+    """Empty rows that were left out."""
+    longest_prompt: int | None = None
+    """Tokens of the longest prompt as the model gets it; None: not measured."""
+    context_window: int | None = None
+    """Tokens that prompt and completion may have together; None: not given."""
+    notes: tuple[str, ...] = ()
+    """What else there is to know about the figures, in sentences."""
+
+    @property
+    def percentiles(self) -> dict[str, int | None]:
+        """`p50`, `p75`, `p90`, `p95`, `p99` and `max` in tokens; None: not identified."""
+        return {name: self.sample.quantile(q) for name, q in _QUANTILES.items()}
+
+    @property
+    def share_truncated(self) -> float:
+        """Share of the completions that were cut, in [0, 1]."""
+        return self.sample.truncated / len(self.sample)
+
+    def recommend(
+        self, coverage: float = 0.95, multiple_of: int = 64, max_length: int | None = None
+    ) -> LimitRecommendation:
+        """The limit that holds at least this share of the completions.
+
+        Args:
+            coverage: in (0, 1].
+            multiple_of: the limit is rounded up to a multiple of this.
+            max_length: the limit is at most this; None: no bound but the context window's, where
+                that is known.
+
+        Returns:
+            The limit and what it rests on: see `LengthSample.recommend`.
+
+        Raises:
+            ValueError: for an argument out of range, or where the longest prompt fills the context
+                window.
+        """
+        room = self._room()
+        if room is None or (max_length is not None and max_length <= room):
+            return self.sample.recommend(coverage, multiple_of, max_length)
+        recommendation = self.sample.recommend(coverage, multiple_of, room)
+        if recommendation.max_completion_length != room:
+            return recommendation
+        reason = (
+            f"{recommendation.reason} (the context window of {self.context_window} tokens leaves "
+            f"{room} beside the longest prompt of {self.longest_prompt})"
+        )
+        return dataclasses.replace(recommendation, reason=reason)
+
+    def table(
+        self, limits: Iterable[int] | None = None, relative_to: int | None = None
+    ) -> list[LimitCost]:
+        """What limits would hold and cost.
+
+        Args:
+            limits: in tokens; None: powers of two, the current limit, and the ones that hold 50,
+                90, 95 and 99 %.
+            relative_to: the limit that costs are relative to; None: the current one.
+
+        Raises:
+            ValueError: for a limit below 1.
+        """
+        base = self.limit if relative_to is None else relative_to
+        chosen = sorted(set(self._limits() if limits is None else limits))
+        for limit in [*chosen, *([] if base is None else [base])]:
+            check_positive("limit", limit, "a number of tokens")
+        return [self._row(limit, base) for limit in chosen]
+
+    def to_dict(self, coverage: float = 0.95, multiple_of: int = 64) -> dict[str, Any]:
+        """All of it as JSON values, with what `recommend` says of this coverage."""
+        return {
+            "source": self.source,
+            "column": self.column,
+            "completions": len(self.sample),
+            "truncated": self.sample.truncated,
+            "share_truncated": self.share_truncated,
+            "skipped": self.skipped,
+            "limit": self.limit,
+            "longest": self.sample.longest,
+            "longest_prompt": self.longest_prompt,
+            "context_window": self.context_window,
+            "percentiles": self.percentiles,
+            "histogram": [dataclasses.asdict(part) for part in self.bins()],
+            "table": [dataclasses.asdict(row) for row in self.table()],
+            "recommendation": dataclasses.asdict(self.recommend(coverage, multiple_of)),
+            "notes": list(self.notes),
+        }
+
+    def plot(self, path: str | Path, coverage: float = 0.95) -> None:
+        """Draw the histogram, percentiles and the recommended limit into a PNG file.
+
+        Args:
+            path: where the file goes.
+            coverage: share of completions that the recommended limit is to hold, in (0, 1].
+
+        Raises:
+            ImportError: without matplotlib, which the extra `plot` installs.
+        """
+        from truncation_guard.plots import plot_lengths
+
+        plot_lengths(self, path, coverage)
+
+    def bins(self, number: int = 16) -> list[Bin]:
+        """The histogram: at most so many bins of one width."""
+        return bin_lengths(*self.sample.histograms, number)
+
+    def __repr__(self) -> str:
+        """Source, size and the two percentiles that matter."""
+        percentiles = self.percentiles
+        return (
+            f"LengthProfile(source={self.source!r}, column={self.column!r}, "
+            f"completions={len(self.sample)}, truncated={self.sample.truncated}, "
+            f"p50={percentiles['p50']}, p95={percentiles['p95']})"
+        )
+
+    def __str__(self) -> str:
+        """The tables as plain text."""
+        return profile_view.to_text(self)
+
+    def __rich__(self) -> Any:
+        """The tables for rich."""
+        return profile_view.render(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What a notebook shows."""
+        return {"text/plain": str(self), "text/html": profile_view.to_html(self)}
+
+    def _room(self) -> int | None:
+        """What the longest prompt leaves of the context window."""
+        if self.context_window is None or self.longest_prompt is None:
+            return None
+        room = self.context_window - self.longest_prompt
+        if room < 1:
+            raise ValueError(
+                f"The longest prompt of {self.longest_prompt} tokens fills the context window of "
+                f"{self.context_window}. Leave out or shorten such prompts."
+            )
+        return room
+
+    def _limits(self) -> set[int]:
+        longest = self.sample.longest
+        powers = [2**k for k in range(3, 31) if 2**k <= longest]
+        held = [self.sample.quantile(q) for q in _TABLE_COVERAGES]
+        return {
+            *powers[-5:],
+            *(round_up(n, 64) for n in held if n is not None and longest >= 64),
+            *([] if self.limit is None else [self.limit]),
+            longest,
+        }
+
+    def _row(self, limit: int, base: int | None) -> LimitCost:
+        truncated = self.sample.share_truncated(limit)
+        return LimitCost(
+            limit=limit,
+            covered=None if truncated is None else 1 - truncated,
+            mean_tokens=self.sample.mean_tokens(limit),
+            cost=None if base is None else self.sample.cost(limit, base),
+        )
