@@ -212,7 +212,8 @@ def test_an_extrapolated_limit_is_the_upper_end_of_its_range_and_says_what_it_as
     assert recommendation.reason == (
         "extrapolated past the longest completions, which were cut at 250 tokens: log-normal and "
         f"Weibull fits put the length that holds 95% at {low} to {high} tokens, if every "
-        f"completion ends; of all completions 0 to {share:.4g}% may never end"
+        f"completion ends; of all completions 0 to {share:.4g}% may never end (sample at a larger limit "
+        "to know)"
     )
 
 
@@ -221,7 +222,7 @@ def test_an_extrapolated_limit_is_capped_and_says_that_it_then_holds_fewer() -> 
     capped = lengths.recommend(0.95, max_length=300)
     assert capped.max_completion_length == 300
     assert capped.basis == "extrapolated"
-    assert capped.reason.endswith("may never end; capped at max_length=300, which holds fewer")
+    assert capped.reason.endswith("to know); capped at max_length=300, which holds fewer")
     # Within what was seen the share is known.
     known = lengths.recommend(0.95, max_length=200)
     held = 100 - 100 * (lengths.share_truncated(200) or 0)

@@ -57,6 +57,8 @@ def test_the_public_names_are_these() -> None:
         "choose_max_completion_length",
         "detect_truncated",
         "guard_advantages",
+        "profile_completions",
+        "profile_rollouts",
     ]
 
 

@@ -4,60 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import tiny
+from stand_ins import stand_in, vllm
 
 from truncation_guard import trainer_facts
 
 
-def stand_in(**overrides: Any) -> Any:
-    """A trainer's attributes as TRL 1.16 names them; transformers backend, limit 8."""
-    model = tiny.model()
-    defaults: dict[str, Any] = {
-        "use_vllm": False,
-        "use_transformers_continuous_batching": False,
-        "processing_class": tiny.tokenizer(),
-        "model": model,
-        "eos_token_ids": [tiny.EOS],
-        "args": SimpleNamespace(generation_kwargs=None),
-        "generation_config": SimpleNamespace(
-            max_new_tokens=8, max_length=None, eos_token_id=[tiny.EOS], stop_strings=None
-        ),
-        "max_completion_length": 8,
-        "max_tool_calling_iterations": 3,
-        "mask_truncated_completions": False,
-        "tools": [],
-        "rollout_func": None,
-        "environment_factories": None,
-        "pad_to_multiple_of": None,
-    }
-    return SimpleNamespace(**(defaults | overrides))
-
-
-def vllm(mode: str = "colocate", **overrides: Any) -> Any:
-    engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=48))
-    defaults = {
-        "mode": mode,
-        "generation_kwargs": {},
-        "max_completion_length": 16,
-        "max_model_length": None,
-    }
-    if mode == "colocate":
-        defaults["llm"] = SimpleNamespace(llm_engine=engine)
-    return SimpleNamespace(**(defaults | overrides))
-
-
-class TestLimit:
-    def test_transformers_obeys_its_generation_config(self):
-        assert trainer_facts.get_limit(stand_in(max_completion_length=99)) == 8
-
-    def test_without_a_limit_transformers_stops_at_twenty_new_tokens(self):
-        made = stand_in(max_completion_length=None)
-        made.generation_config.max_new_tokens = None
-        assert trainer_facts.get_limit(made) == 20
-
+class TestRules:
     @pytest.mark.parametrize("where", ["own", "model"])
     def test_max_length_is_a_limit_of_prompt_and_completion(self, where):
         made = stand_in(max_completion_length=None, pad_to_multiple_of=4)
@@ -68,33 +23,6 @@ class TestLimit:
             made.model.generation_config.max_length = 30
         rules = trainer_facts.generation_rules(made)
         assert (rules.limit, rules.context_window, rules.pad_prompts_to) == (None, 30, 4)
-
-    @pytest.mark.parametrize("mode", ["colocate", "server"])
-    def test_vllm_obeys_its_own_attribute(self, mode):
-        made = stand_in(use_vllm=True, vllm_generation=vllm(mode))
-        assert trainer_facts.get_limit(made) == 16
-        made.vllm_generation.max_completion_length = 32
-        assert trainer_facts.get_limit(made) == 32
-
-    def test_generation_kwargs_win_over_vllms_attribute(self):
-        made = stand_in(use_vllm=True, vllm_generation=vllm(generation_kwargs={"max_tokens": 5}))
-        assert trainer_facts.get_limit(made) == 5
-
-    def test_vllm_without_a_limit_has_none(self):
-        made = stand_in(use_vllm=True, vllm_generation=vllm(max_completion_length=None))
-        assert trainer_facts.get_limit(made) is None
-
-    @pytest.mark.parametrize(("per_turn", "budget", "limit"), [(8, 6, 6), (8, 20, 8), (8, None, 8)])
-    def test_the_tool_loop_keeps_to_its_budget_as_well(self, per_turn, budget, limit):
-        made = stand_in(tools=[print], max_completion_length=budget)
-        made.generation_config.max_new_tokens = per_turn
-        assert trainer_facts.get_limit(made) == limit
-
-    def test_the_models_own_limit_holds_where_none_was_given(self):
-        made = stand_in(max_completion_length=None)
-        made.generation_config.max_new_tokens = None
-        made.model.generation_config.max_new_tokens = 12
-        assert trainer_facts.get_limit(made) == 12
 
     @pytest.mark.parametrize(
         ("changes", "name"),
@@ -108,8 +36,6 @@ class TestLimit:
         made = stand_in(args=SimpleNamespace(generation_kwargs=changes))
         assert trainer_facts.generation_rules(made).limit_name == name
 
-
-class TestRules:
     def test_context_window_of_the_model_of_the_engine_and_of_the_arguments(self):
         assert trainer_facts.generation_rules(stand_in()).context_window == 64
         for generation, window in (

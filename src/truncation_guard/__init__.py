@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from truncation_guard.advantages import guard_advantages
     from truncation_guard.callback import TruncationGuardCallback
+    from truncation_guard.completions_profile import profile_completions
     from truncation_guard.lengths import LengthSample, choose_max_completion_length
     from truncation_guard.profiles import LengthProfile, LimitCost
     from truncation_guard.recommendations import LimitRecommendation
+    from truncation_guard.rollout_profile import profile_rollouts
     from truncation_guard.rollouts import detect_truncated
 
 __version__ = version("truncation-guard")
@@ -28,6 +30,8 @@ __all__ = [
     "choose_max_completion_length",
     "detect_truncated",
     "guard_advantages",
+    "profile_completions",
+    "profile_rollouts",
 ]
 
 _MODULES = {
@@ -39,6 +43,8 @@ _MODULES = {
     "choose_max_completion_length": "truncation_guard.lengths",
     "detect_truncated": "truncation_guard.rollouts",
     "guard_advantages": "truncation_guard.advantages",
+    "profile_completions": "truncation_guard.completions_profile",
+    "profile_rollouts": "truncation_guard.rollout_profile",
 }
 
 

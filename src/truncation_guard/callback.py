@@ -18,6 +18,7 @@ from truncation_guard.guarding import BatchGuard
 from truncation_guard.metrics import batch_metrics
 from truncation_guard.options import GuardOptions
 from truncation_guard.reporting import Reporter
+from truncation_guard.trainer_limits import get_limit
 
 logger = logging.getLogger("truncation_guard")
 
@@ -243,7 +244,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
     def _open(
         self, trainer: Any, reporter: Reporter, mode: Mode, resumed_from_step: int | None
     ) -> None:
-        reporter.start(trainer_facts.get_limit(trainer), resumed_from_step)
+        reporter.start(get_limit(trainer), resumed_from_step)
         name, step = type(trainer).__name__, trainer.state.global_step
         if mode != self._options.mode:
             reporter.warn(

@@ -193,13 +193,10 @@ class LengthProfile:
     def _limits(self) -> set[int]:
         longest = self.sample.longest
         powers = [2**k for k in range(3, 31) if 2**k <= longest]
-        held = [self.sample.quantile(q) for q in _TABLE_COVERAGES]
-        return {
-            *powers[-5:],
-            *(round_up(n, 64) for n in held if n is not None and longest >= 64),
-            *([] if self.limit is None else [self.limit]),
-            longest,
-        }
+        quantiles = [self.sample.quantile(q) for q in _TABLE_COVERAGES]
+        rounded = [round_up(n, 64) for n in quantiles if n is not None]
+        known = [n for n in rounded if self.sample.share_truncated(n) is not None]
+        return {*powers[-5:], *known, longest, *([] if self.limit is None else [self.limit])}
 
     def _row(self, limit: int, base: int | None) -> LimitCost:
         truncated = self.sample.share_truncated(limit)

@@ -113,7 +113,7 @@ def _why(sample: "LengthSample", span: tuple[int, int], coverage: float, is_obse
         f"extrapolated past the longest completions, which were cut at {sample.longest} tokens: "
         f"log-normal and Weibull fits put the length that holds {percent(coverage)} at {span[0]} "
         f"to {span[1]} tokens, if every completion ends; of all completions 0 to "
-        f"{percent(unfinished)} may never end"
+        f"{percent(unfinished)} may never end (sample at a larger limit to know)"
     )
 
 

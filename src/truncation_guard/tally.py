@@ -44,11 +44,8 @@ def tally(
     """
     length, outcome = columns[Column.LENGTH], columns[Column.OUTCOME]
     end_of_turn = columns[Column.END_OF_TURN]
-    # What the tool loop left unfinished had no room for the next result, or ran out of rounds: how
-    # long it would be is not known at its length, nor at the limit.
-    by_tools = np.isin(columns[Column.CAUSE], (Cause.TOOL, Cause.TOOL_ITERATIONS))
-    exceeded = np.where(by_tools, np.maximum(length, rules.limit or 0), length)
-    truncated, stopped = outcome == Outcome.TRUNCATED, outcome == Outcome.STOPPED
+    stopped = outcome == Outcome.STOPPED
+    ended, cut = length_histograms(columns, rules.limit)
     causes = _histogram(columns[Column.CAUSE])
     figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
     means = [_known(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
@@ -58,8 +55,8 @@ def tally(
         limit=rules.limit,
         limit_name=rules.limit_name,
         context_window=rules.context_window,
-        ended=_histogram(length[~truncated]),
-        cut=_histogram(exceeded[truncated]),
+        ended=ended,
+        cut=cut,
         causes={
             name: sum(causes[member] for member in members)
             for name, members in _CAUSE_NAMES.items()
@@ -78,6 +75,23 @@ def tally(
         reward_terminated=means[1],
         reward_truncated=means[2],
     )
+
+
+def length_histograms(columns: _Integers, limit: int | None) -> tuple[Counter[int], Counter[int]]:
+    """Length in tokens -> completions that ended by themselves at it; that would be longer.
+
+    What the tool loop left unfinished had no room for the next result, or ran out of rounds: how
+    long it would be is known neither at its length nor at the limit, and it stands at the limit.
+
+    Args:
+        columns: shape (number of `Column`s, rows), int64.
+        limit: in tokens; None where there is none.
+    """
+    length = columns[Column.LENGTH]
+    is_truncated = columns[Column.OUTCOME] == Outcome.TRUNCATED
+    by_tools = np.isin(columns[Column.CAUSE], (Cause.TOOL, Cause.TOOL_ITERATIONS))
+    exceeded = np.where(by_tools, np.maximum(length, limit or 0), length)
+    return _histogram(length[~is_truncated]), _histogram(exceeded[is_truncated])
 
 
 def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCounts:

@@ -1,4 +1,4 @@
-"""What a trainer of TRL says of itself: limit, stop tokens, loss, and its log to write into.
+"""What a trainer of TRL says of itself: stop tokens, loss, and its log to write into.
 
 The one idea: settings are read when they are used, from where generation itself reads them, so
 that a change during training is seen. Read in TRL 1.16 and transformers 5.24.
@@ -11,9 +11,8 @@ from itertools import islice
 from typing import Any
 
 from truncation_guard.rollouts import GenerationRules
+from truncation_guard.trainer_limits import get_context_window, get_limit, limit_name
 
-_TRANSFORMERS_DEFAULT_NEW_TOKENS = 20
-"""What `generate` writes when neither `max_new_tokens` nor `max_length` is set."""
 _EARLY_STOPS = ("stop_strings", "stop", "max_time", "stopping_criteria")
 """Keys of `generation_kwargs` that end a completion without a stop token."""
 _END_OF_TURN = re.compile(
@@ -27,6 +26,16 @@ _SPACES = "\u2581"
 """DeepSeek writes its special tokens with a full-width bar and a block for the space."""
 _START_OF_TURN = "<|turn>"
 """Gemma 4 ends a turn with the same name and the bar on the other side."""
+
+
+def is_supported(trainer: Any) -> bool:
+    """Whether the trainer has rollouts of groups.
+
+    The classes are looked up in `trl` at this moment: Unsloth replaces them there.
+    """
+    import trl
+
+    return isinstance(trainer, (trl.GRPOTrainer, trl.RLOOTrainer))
 
 
 def is_grpo(trainer: Any) -> bool:
@@ -71,8 +80,8 @@ def generation_rules(trainer: Any) -> GenerationRules:
         stop_token_ids=stops,
         pad_token_id=tokenizer.pad_token_id,
         limit=limit,
-        limit_name=_limit_name(trainer),
-        context_window=_context_window(trainer, limit),
+        limit_name=limit_name(trainer),
+        context_window=get_context_window(trainer, limit),
         pad_prompts_to=_pads_prompts_to(trainer),
         stops_on_request=any(early)
         or getattr(trainer, "rollout_func", None) is not None
@@ -88,33 +97,6 @@ def get_num_generations(trainer: Any, *, training: bool) -> int:
     """Completions per prompt."""
     number: int = trainer.num_generations if training else trainer.num_generations_eval
     return number
-
-
-def get_limit(trainer: Any) -> int | None:
-    """The limit in tokens that generation obeys now; None where there is none.
-
-    `generation_kwargs` override `max_completion_length`, and the tool loop keeps to
-    `trainer.max_completion_length` besides.
-    """
-    limit: int | None
-    budget: int | None = trainer.max_completion_length if getattr(trainer, "tools", None) else None
-    if trainer.use_vllm:
-        vllm = trainer.vllm_generation
-        limit = vllm.generation_kwargs.get("max_tokens", vllm.max_completion_length)
-    else:
-        limit = trainer.generation_config.max_new_tokens
-        if limit is None:  # generation falls back to the model's own settings
-            limit = trainer.model.generation_config.max_new_tokens
-        if limit is None and _max_length(trainer) is None:
-            limit = _TRANSFORMERS_DEFAULT_NEW_TOKENS
-    return min((n for n in (limit, budget) if n is not None), default=None)
-
-
-def _limit_name(trainer: Any) -> str:
-    """The setting that the limit comes from."""
-    key = "max_tokens" if trainer.use_vllm else "max_new_tokens"
-    is_overridden = key in (trainer.args.generation_kwargs or {})
-    return f"generation_kwargs[{key!r}]" if is_overridden else "max_completion_length"
 
 
 def masked_by_trainer(trainer: Any, completion_ids: Iterable[Sequence[int]]) -> list[bool]:
@@ -188,27 +170,6 @@ def _end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
         if added.content in special - inner
         and _END_OF_TURN.fullmatch(added.content.strip(_BRACKETS).replace(_SPACES, "_"))
     ]
-
-
-def _max_length(trainer: Any) -> int | None:
-    """`max_length` of prompt and completion, which only counts without `max_new_tokens`."""
-    own = trainer.generation_config.max_length
-    length: int | None = own if own is not None else trainer.model.generation_config.max_length
-    return length
-
-
-def _context_window(trainer: Any, limit: int | None) -> int | None:
-    if trainer.use_vllm:
-        vllm = trainer.vllm_generation
-        if vllm.mode == "colocate":
-            return int(vllm.llm.llm_engine.model_config.max_model_len)
-        if vllm.max_model_length is not None:
-            return int(vllm.max_model_length)
-    elif limit is None:
-        return _max_length(trainer)
-    model = getattr(trainer.model, "module", trainer.model)
-    window: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return window
 
 
 def _pads_prompts_to(trainer: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 The one idea: a `TrainerCallback` is never given its trainer, and no event fires between a rollout
 and its advantages. So the trainer is found among the callers of the callback, and three of its
-methods are wrapped, on the instance. This file and `trainer_facts` are the only ones that know the
+methods are wrapped, on the instance. The files named `trainer_*` are the only ones that know the
 inside of TRL and transformers: read in TRL 1.16 and transformers 5.24; the names that begin with
 an underscore are the ones to check in a new version.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from truncation_guard import handshake
 from truncation_guard.options import GuardOptions
-from truncation_guard.trainer_facts import is_gmpo, is_grpo
+from truncation_guard.trainer_facts import is_gmpo, is_grpo, is_supported
 
 WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
 
@@ -102,14 +102,10 @@ def find_listener(trainer: Any) -> RolloutListener | None:
 def check_trainer(trainer: Any) -> None:
     """Refuse a trainer without rollouts of groups.
 
-    The classes are looked up in `trl` at this moment: Unsloth replaces them there.
-
     Raises:
         TypeError: naming what is supported.
     """
-    import trl
-
-    if not isinstance(trainer, (trl.GRPOTrainer, trl.RLOOTrainer)):
+    if not is_supported(trainer):
         raise TypeError(
             "TruncationGuardCallback works with trl's GRPOTrainer, RLOOTrainer and their "
             f"subclasses, got {type(trainer).__name__}. Remove the callback from this trainer."
