@@ -105,6 +105,25 @@ def test_there_is_no_range_where_everything_that_ended_is_of_one_length() -> Non
     assert span is None or all(math.isfinite(end) and end > 120 for end in span)
 
 
+@pytest.mark.parametrize("family", ["lognorm", "weibull_min"])
+@pytest.mark.parametrize(
+    "fitted", [stats.FitError("no optimum"), (1.0, 0.0, math.nan), (1e-3, 0.0, 1e308)]
+)
+def test_there_is_no_range_where_a_family_does_not_fit(
+    family: str, fitted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(rows: Any, floc: float) -> Any:
+        if isinstance(fitted, Exception):
+            raise fitted
+        return fitted
+
+    monkeypatch.setattr(getattr(stats, family), "fit", fit)
+    monkeypatch.setattr(getattr(stats, family), "ppf", lambda q, s, loc, scale: scale * 10)
+    lengths = cut_at(drawn(LOG_NORMAL, 200), 250)
+    assert lengths.quantile_range(0.95) is None
+    assert lengths.recommend(0.95).basis == "not identified"
+
+
 def test_a_sample_of_a_million_has_the_range_of_its_thousands() -> None:
     lengths = drawn(LOG_NORMAL, 4000)
     ended, cut = cut_at(lengths, 250).histograms
@@ -212,8 +231,8 @@ def test_an_extrapolated_limit_is_the_upper_end_of_its_range_and_says_what_it_as
     assert recommendation.reason == (
         "extrapolated past the longest completions, which were cut at 250 tokens: log-normal and "
         f"Weibull fits put the length that holds 95% at {low} to {high} tokens, if every "
-        f"completion ends; of all completions 0 to {share:.4g}% may never end (sample at a larger limit "
-        "to know)"
+        f"completion ends; of all completions 0 to {share:.4g}% may never end (sample at a larger "
+        "limit to know)"
     )
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from truncation_guard.advantages import guard_advantages
     from truncation_guard.callback import TruncationGuardCallback
-    from truncation_guard.completions_profile import profile_completions
     from truncation_guard.lengths import LengthSample, choose_max_completion_length
-    from truncation_guard.profiles import LengthProfile, LimitCost
+    from truncation_guard.profiling.from_completions import profile_completions
+    from truncation_guard.profiling.from_dataset import profile_dataset
+    from truncation_guard.profiling.from_rollouts import profile_rollouts
+    from truncation_guard.profiling.length_profile import LengthProfile, LimitCost
     from truncation_guard.recommendations import LimitRecommendation
-    from truncation_guard.rollout_profile import profile_rollouts
     from truncation_guard.rollouts import detect_truncated
 
 __version__ = version("truncation-guard")
@@ -31,20 +32,22 @@ __all__ = [
     "detect_truncated",
     "guard_advantages",
     "profile_completions",
+    "profile_dataset",
     "profile_rollouts",
 ]
 
 _MODULES = {
-    "LengthProfile": "truncation_guard.profiles",
+    "LengthProfile": "truncation_guard.profiling.length_profile",
     "LengthSample": "truncation_guard.lengths",
-    "LimitCost": "truncation_guard.profiles",
+    "LimitCost": "truncation_guard.profiling.length_profile",
     "LimitRecommendation": "truncation_guard.recommendations",
     "TruncationGuardCallback": "truncation_guard.callback",
     "choose_max_completion_length": "truncation_guard.lengths",
     "detect_truncated": "truncation_guard.rollouts",
     "guard_advantages": "truncation_guard.advantages",
-    "profile_completions": "truncation_guard.completions_profile",
-    "profile_rollouts": "truncation_guard.rollout_profile",
+    "profile_completions": "truncation_guard.profiling.from_completions",
+    "profile_dataset": "truncation_guard.profiling.from_dataset",
+    "profile_rollouts": "truncation_guard.profiling.from_rollouts",
 }
 
 

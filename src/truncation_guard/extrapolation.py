@@ -8,7 +8,7 @@ and nothing is said where the lengths themselves speak against it.
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -58,9 +58,9 @@ def find_plateau(sample: "LengthSample") -> Plateau | None:
         return None
     lower = [limit for limit in cut if limit * _APART <= after]
     before = max(lower, default=after // 2)
-    share_before, share_after = sample.share_truncated(before), sample.share_truncated(after)
-    if not share_before or share_after is None:
-        return None
+    # Both are known, being of limits within what was seen, and neither is 0.
+    share_before = cast(float, sample.share_truncated(before))
+    share_after = cast(float, sample.share_truncated(after))
     if share_before - share_after >= _FEW_ENDED * share_before - _ROUNDING:
         return None
     is_the_end = bool(lower) and share_before <= 1 - _CLEARLY_ENDING

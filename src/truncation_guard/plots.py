@@ -6,12 +6,12 @@ The one idea: every picture is readable in grey, with units on its axes.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from truncation_guard import profile_view
 from truncation_guard.histograms import Bin
+from truncation_guard.profiling import view
 from truncation_guard.recommendations import percent
 
 if TYPE_CHECKING:
-    from truncation_guard.profiles import LengthProfile
+    from truncation_guard.profiling.length_profile import LengthProfile
 
 _BINS = 40
 _MARKED = {"p50": ":", "p95": "--"}
@@ -54,7 +54,7 @@ def plot_lengths(profile: "LengthProfile", path: str | Path, coverage: float = 0
     axes.set_xlim(left=0)
     axes.set_xlabel("length of a completion (tokens)")
     axes.set_ylabel("completions")
-    axes.set_title(profile_view.title(profile))
+    axes.set_title(view.title(profile))
     figure.legend(loc="outside lower center", ncols=2)
     figure.savefig(path, format="png", dpi=150)
 

@@ -4,28 +4,16 @@ The one idea: settings are read when they are used, from where generation itself
 that a change during training is seen. Read in TRL 1.16 and transformers 5.24.
 """
 
-import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from truncation_guard.end_of_turn import end_of_turn_tokens
 from truncation_guard.rollouts import GenerationRules
 from truncation_guard.trainer_limits import get_context_window, get_limit, limit_name
 
 _EARLY_STOPS = ("stop_strings", "stop", "max_time", "stopping_criteria")
 """Keys of `generation_kwargs` that end a completion without a stop token."""
-_END_OF_TURN = re.compile(
-    r"im_end|eo[stm](_id)?|end|/s|return|turn|"
-    r"end_?of_?(text|turn|sentence|message|utterance)(_token)?",
-    re.IGNORECASE,
-)
-"""Names, without their brackets, of the tokens by which models end a turn or a text."""
-_BRACKETS = "<>[]|\uff5c"
-_SPACES = "\u2581"
-"""DeepSeek writes its special tokens with a full-width bar and a block for the space."""
-_START_OF_TURN = "<|turn>"
-"""Gemma 4 ends a turn with the same name and the bar on the other side."""
 
 
 def is_supported(trainer: Any) -> bool:
@@ -87,7 +75,7 @@ def generation_rules(trainer: Any) -> GenerationRules:
         or getattr(trainer, "rollout_func", None) is not None
         or getattr(trainer, "environment_factories", None) is not None,
         end_of_turn={
-            token: name for token, name in _end_of_turn_tokens(tokenizer) if token not in stops
+            token: name for token, name in end_of_turn_tokens(tokenizer) if token not in stops
         },
         max_tool_iterations=trainer.max_tool_calling_iterations if tools else None,
     )
@@ -152,24 +140,6 @@ def _stop_token_ids(
         elif source is not None:
             stops.update(int(token) for token in source)
     return frozenset(stops)
-
-
-@lru_cache(maxsize=1)  # some tokenizers have thousands of added tokens, and they stay the same
-def _end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
-    try:
-        added_tokens = sorted(tokenizer.added_tokens_decoder.items())
-    except (AttributeError, NotImplementedError):  # Mistral's own tokenizers know none
-        return []
-    special = {added.content for _, added in added_tokens if added.special}
-    special.update(tokenizer.all_special_tokens)
-    # Harmony (gpt-oss) ends an answer with <|return|>; <|end|> stands between its channels.
-    inner = {_START_OF_TURN} | ({"<|end|>"} if "<|return|>" in special else set())
-    return [
-        (token, added.content)
-        for token, added in added_tokens
-        if added.content in special - inner
-        and _END_OF_TURN.fullmatch(added.content.strip(_BRACKETS).replace(_SPACES, "_"))
-    ]
 
 
 def _pads_prompts_to(trainer: Any) -> int | None:

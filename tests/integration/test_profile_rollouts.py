@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.rollout_profile import profile_rollouts
+from truncation_guard.profiling.from_rollouts import profile_rollouts
 from truncation_guard.trainer_limits import get_limit
 
 TIMING = ("_runtime", "_per_second", "step_time", "preparation_time")
@@ -198,7 +198,9 @@ def test_a_profile_in_between_would_show_if_it_were_not_put_back(tmp_path, monke
     from contextlib import nullcontext
 
     without = train(tmp_path, "grpo", "never", max_steps=2)[0]
-    monkeypatch.setattr("truncation_guard.rollout_profile.put_back", lambda trainer: nullcontext())
+    monkeypatch.setattr(
+        "truncation_guard.profiling.from_rollouts.put_back", lambda trainer: nullcontext()
+    )
     changed = same(without, train(tmp_path, "grpo", "between", max_steps=2)[0])
     assert {"log", "gradients", "weights", "torch", "numpy", "python", "tokens"} <= set(changed)
 

@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 from integration import canned
 from integration.distributed import COLLECTIVE_TIMEOUT, quit_now, scenario, settle_down
 
-from truncation_guard.rollout_profile import profile_rollouts
+from truncation_guard.profiling.from_rollouts import profile_rollouts
 
 FOLDER = Path(sys.argv[1])
 

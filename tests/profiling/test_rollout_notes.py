@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from truncation_guard.rollout_notes import rollout_notes
+from truncation_guard.profiling.rollout_notes import rollout_notes
 from truncation_guard.rollouts import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
 
 RULES = GenerationRules(

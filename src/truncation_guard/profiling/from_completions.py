@@ -12,7 +12,7 @@ from typing import Any
 
 from truncation_guard.checks import check_positive
 from truncation_guard.lengths import LengthSample
-from truncation_guard.profiles import LengthProfile
+from truncation_guard.profiling.length_profile import LengthProfile
 from truncation_guard.record import FILE_NAME, RecordedRun, read_record
 
 _TABLES = "completions"

@@ -16,9 +16,9 @@ from torch import Tensor
 from truncation_guard import trainer_facts, trainer_sampling
 from truncation_guard.checks import check_positive, is_integer
 from truncation_guard.lengths import LengthSample
-from truncation_guard.profiles import LengthProfile
-from truncation_guard.rollout_notes import rollout_notes
-from truncation_guard.rollout_prompts import draw_prompts
+from truncation_guard.profiling.length_profile import LengthProfile
+from truncation_guard.profiling.rollout_notes import rollout_notes
+from truncation_guard.profiling.rollout_prompts import draw_prompts
 from truncation_guard.rollouts import Column, GenerationRules, describe_completions
 from truncation_guard.tally import length_histograms
 from truncation_guard.trainer_limits import get_limit, temporary_limit

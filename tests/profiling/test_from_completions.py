@@ -13,7 +13,7 @@ import tiny
 from pyarrow import parquet
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.completions_profile import profile_completions
+from truncation_guard.profiling.from_completions import profile_completions
 
 
 def batch(step, ended, cut=(), *, limit=8, split="train", width=1, number=0):

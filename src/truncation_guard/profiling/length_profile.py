@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from truncation_guard import profile_view
 from truncation_guard.checks import check_positive
 from truncation_guard.histograms import Bin, bin_lengths
 from truncation_guard.lengths import LengthSample
+from truncation_guard.profiling import view
 from truncation_guard.recommendations import LimitRecommendation, round_up
 
 Source = Literal["reference", "rollouts", "completions"]
@@ -168,15 +168,15 @@ class LengthProfile:
 
     def __str__(self) -> str:
         """The tables as plain text."""
-        return profile_view.to_text(self)
+        return view.to_text(self)
 
     def __rich__(self) -> Any:
         """The tables for rich."""
-        return profile_view.render(self)
+        return view.render(self)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What a notebook shows."""
-        return {"text/plain": str(self), "text/html": profile_view.to_html(self)}
+        return {"text/plain": str(self), "text/html": view.to_html(self)}
 
     def _room(self) -> int | None:
         """What the longest prompt leaves of the context window."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
 
-    from truncation_guard.profiles import LengthProfile
+    from truncation_guard.profiling.length_profile import LengthProfile
 
 _WIDTH = 100
 _TITLES = {

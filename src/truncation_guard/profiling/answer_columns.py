@@ -1,0 +1,115 @@
+"""Which column of a data set holds the reference answers, and what else of a row is needed.
+
+The one idea: TRL names its columns, so those come first; after them the names that data sets of
+questions and answers use, where a worked solution comes before a final answer. A guess is always
+named, and where nothing fits the columns are listed instead.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+ANSWER_COLUMNS = (
+    "completion",
+    "messages",
+    "chosen",
+    # A data set with both, like NuminaMath-1.5, has the worked one under `solution`.
+    "solution",
+    "answer",
+    "response",
+    "output",
+    "text",
+)
+"""Where answers are looked for, the first that holds text or messages wins."""
+
+Kind = Literal["text", "messages"]
+
+
+def choose_column(columns: Sequence[str], first_rows: Mapping[str, Sequence[Any]]) -> str:
+    """The column that the answers are taken from.
+
+    Args:
+        columns: every column there is.
+        first_rows: the values of the first rows in those of `ANSWER_COLUMNS` that there are.
+
+    Raises:
+        ValueError: where no column fits; lists the columns.
+    """
+    found = [name for name in ANSWER_COLUMNS if name in columns]
+    kinds = {name: _kinds(first_rows[name]) for name in found}
+    fitting = [name for name in found if kinds[name] and None not in kinds[name]]
+    # A column whose first rows are empty is the last resort: it may hold something further on.
+    fitting += [name for name in found if not kinds[name]]
+    if fitting:
+        return fitting[0]
+    raise ValueError(
+        f"No column holds answers by its name ({listed(ANSWER_COLUMNS)}) as text or messages. "
+        f"There are: {listed(columns)}.{_remedy(columns)}"
+    )
+
+
+def check_column(column: object, columns: Sequence[str]) -> None:
+    """Refuse a column that is not there.
+
+    Raises:
+        ValueError: lists the columns that there are.
+    """
+    if column not in columns:
+        raise ValueError(f"There is no column {column!r}. There are: {listed(columns)}.")
+
+
+def columns_to_read(
+    column: str,
+    columns: Sequence[str],
+    first_rows: Mapping[str, Sequence[Any]],
+    *,
+    measure_prompts: bool,
+) -> list[str]:
+    """The columns that the count of the answers depends on, the answers' own first.
+
+    Args:
+        column: the column of the answers.
+        columns: every column there is.
+        first_rows: the values of the first rows in `column` and in `prompt`.
+        measure_prompts: whether the prompts' own tokens are wanted.
+    """
+    others = ["tools", "rejected"] if column == "chosen" else ["tools"]
+    kinds = _kinds(first_rows[column]) | _kinds(first_rows.get("prompt", ()))
+    if measure_prompts or column == "chosen" or "messages" in kinds or len(kinds) != 1:
+        others.append("prompt")
+    return [column, *(name for name in others if name in columns and name != column)]
+
+
+def kind_of(value: object) -> Kind | None:
+    """Whether this is a text or a list of messages; None for anything else."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, (list, tuple)) and value and all(_is_message(item) for item in value):
+        return "messages"
+    return None
+
+
+def is_nothing(value: object) -> bool:
+    """Whether a row's value is None or an empty text or list."""
+    if isinstance(value, str):
+        return not value or value.isspace()
+    return value is None or (isinstance(value, (list, tuple)) and not value)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names for an error text."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _kinds(values: Iterable[Any]) -> set[Kind | None]:
+    """What kinds there are among the values that are not empty."""
+    return {kind_of(value) for value in values if not is_nothing(value)}
+
+
+def _is_message(item: object) -> bool:
+    return isinstance(item, Mapping) and "role" in item
+
+
+def _remedy(columns: Sequence[str]) -> str:
+    if {"role", "content"} <= set(columns):
+        return " A conversation is a list of messages: pass a list of conversations."
+    return " Name the right one with `column`."
