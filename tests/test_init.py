@@ -46,6 +46,10 @@ def test_the_monitor_and_the_record_load_nothing_heavy() -> None:
     assert loaded_by(code) == {"numpy"}
 
 
+def test_the_command_loads_nothing_heavy_before_it_knows_what_to_do() -> None:
+    assert loaded_by("import truncation_guard.cli") == set()
+
+
 def test_the_public_names_are_these() -> None:
     assert truncation_guard.__all__ == [
         "LengthProfile",
@@ -58,6 +62,7 @@ def test_the_public_names_are_these() -> None:
         "detect_truncated",
         "guard_advantages",
         "profile_completions",
+        "profile_dataset",
         "profile_rollouts",
     ]
 

@@ -1,0 +1,158 @@
+"""The command `truncation-guard`.
+
+The one idea: the result goes to stdout and everything else to stderr, so that the result can be
+piped; options are spelled as TRL spells them.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from truncation_guard import __version__
+
+_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; None: with the arguments of the process.
+
+    Raises:
+        SystemExit: with 2 for bad input, after one line on stderr.
+    """
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger("truncation_guard").setLevel(logging.INFO)
+    try:
+        _profile(options)
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        _fail(str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="truncation-guard", description="Size max_completion_length for a GRPO run of TRL."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="profile")
+    profile = commands.add_parser(
+        "profile",
+        help="size max_completion_length from the answers of a data set",
+        description="Count the tokens of the reference answers of a data set, and say which "
+        "max_completion_length holds a share of them. The result ends in a line for a YAML config.",
+    )
+
+    def add(name: str, **details: Any) -> None:
+        profile.add_argument(f"--{name}", f"--{name.replace('_', '-')}", **details)
+
+    add(
+        "dataset_name",
+        required=True,
+        help="name on the hub, or a local .jsonl, .json, .parquet or .csv file, or a folder",
+    )
+    add("dataset_config", help="name of its configuration, where it has several")
+    add("dataset_train_split", default="train", help="its split (default: train)")
+    add("model_name_or_path", required=True, help="whose tokenizer counts: a name or a folder")
+    profile.add_argument("--column", help="column of the answers (default: found by its name)")
+    profile.add_argument(
+        "--coverage",
+        type=float,
+        default=0.95,
+        help="share of the answers that the limit is to hold (default: 0.95)",
+    )
+    add("multiple_of", type=int, default=64, help="round the limit up to one (default: 64)")
+    add("max_samples", type=int, help="answers to count, drawn at random (default: all)")
+    add("num_proc", type=int, help="processes that count (default: this one)")
+    profile.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    profile.add_argument("--plot", metavar="FILE.png", help="draw the lengths into this file")
+    profile.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    return parser
+
+
+def _profile(options: argparse.Namespace) -> None:
+    from truncation_guard.checks import check_positive, check_share
+
+    check_share("coverage", options.coverage)
+    check_positive("multiple_of", options.multiple_of, "1 for no rounding")
+
+    from transformers import AutoTokenizer
+
+    from truncation_guard.profiling import view
+    from truncation_guard.profiling.from_dataset import profile_dataset
+
+    dataset = _load(options.dataset_name, options.dataset_config, options.dataset_train_split)
+    tokenizer = AutoTokenizer.from_pretrained(options.model_name_or_path)
+    profile = profile_dataset(
+        dataset,
+        tokenizer,
+        column=options.column,
+        context_window=_context_window(options.model_name_or_path),
+        num_proc=options.num_proc,
+        max_samples=options.max_samples,
+        seed=options.seed,
+    )
+    if options.plot is not None:
+        profile.plot(options.plot, options.coverage)
+    if options.json:
+        print(json.dumps(profile.to_dict(options.coverage, options.multiple_of)))  # noqa: T201
+        return
+    limit = profile.recommend(options.coverage, options.multiple_of).max_completion_length
+    print(view.to_text(profile, options.coverage, options.multiple_of))  # noqa: T201
+    print(f"\nmax_completion_length: {limit}")  # noqa: T201
+
+
+def _load(name: str, config: str | None, split: str) -> Any:
+    """The data set.
+
+    Raises:
+        ValueError: naming what could not be read.
+        OSError: for a name that is neither here nor on the hub.
+    """
+    from datasets import load_dataset, load_from_disk
+    from datasets.exceptions import DatasetsError
+    from pyarrow import ArrowException
+
+    path = Path(name)
+    if path.is_file() and path.suffix not in _FORMATS:
+        raise ValueError(
+            f"{name} is not a file that can be read. Pass one of {', '.join(_FORMATS)}, a folder, "
+            "or a name on the hub."
+        )
+    try:
+        if path.is_file():
+            files = {split: str(path)}
+            return load_dataset(_FORMATS[path.suffix], data_files=files, split=split)
+        if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+            return _one_split(name, load_from_disk(name), split)
+        return load_dataset(name, config, split=split)
+    except (DatasetsError, ArrowException) as error:
+        raise ValueError(f"{name} cannot be read: {error.__cause__ or error}") from error
+
+
+def _one_split(name: str, saved: Any, split: str) -> Any:
+    if not isinstance(saved, dict):
+        return saved
+    if split not in saved:
+        raise ValueError(f"{name} has no split {split!r}; it has {', '.join(saved)}.")
+    return saved[split]
+
+
+def _context_window(model: str) -> int | None:
+    """The model's, in tokens; None where only a tokenizer is there."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(model)
+    except (OSError, ValueError):
+        return None
+    window: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return window
+
+
+def _fail(message: str) -> NoReturn:
+    line = " ".join(message.split())
+    print(f"truncation-guard: error: {line}", file=sys.stderr)  # noqa: T201
+    raise SystemExit(2)
