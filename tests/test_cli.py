@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -174,7 +175,7 @@ def test_the_window_of_the_model_bounds_the_limit(
     main(arguments(data, model))
     out = capsys.readouterr().out
     assert out.splitlines()[-1] == "max_completion_length: 60"
-    assert "capped at max_length=60, which holds 59%" in " ".join(out.split())
+    assert "capped at 60 tokens, which holds 59%" in " ".join(out.split())
 
 
 # --- bad input ----------------------------------------------------------------------------------
@@ -263,9 +264,92 @@ def test_names_that_are_nowhere_are_one_line(
     assert "nowhere" in error_of(capsys, *arguments(data, tmp_path / "nowhere"))
 
 
-def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    error = error_of(capsys)
-    assert error == "truncation-guard: error: the following arguments are required: profile"
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([], "the following arguments are required: profile"),
+        (
+            ["profile", "--coverage", "x"],
+            "argument --coverage: invalid float value: 'x'",
+        ),
+        (["judge"], "argument profile: invalid choice: 'judge' (choose from 'profile')"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_line(
+    given: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(given)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [f"truncation-guard: error: {problem}"]
+
+
+def test_files_of_nothing_are_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in (("a.jsonl", ""), ("b.jsonl", "\n\n"), ("c.csv", "x"), ("d.json", "[]")):
+        (tmp_path / name).write_text(content)
+        error = error_of(capsys, *arguments(tmp_path / name, model))
+        assert error.startswith(f"truncation-guard: error: {tmp_path / name} cannot be read: "), (
+            name
+        )
+
+
+def test_a_local_file_that_is_not_there_is_not_looked_for_on_the_hub(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of(capsys, *arguments("nowhere.jsonl", model))
+    assert error == "truncation-guard: error: nowhere.jsonl does not exist."
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--dataset_train_split", "dev"], "split 'dev'"),
+        (["--dataset_config", "main"], "configuration 'main'"),
+    ],
+)
+def test_a_single_file_has_no_splits(
+    options: list[str], what: str, data: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert error_of(capsys, *arguments(data, model, *options)) == (
+        f"truncation-guard: error: {data} is a single file, which has no {what}. Leave the option "
+        "out."
+    )
+
+
+@pytest.mark.parametrize("name", ["lengths.pdf", "nowhere/lengths.png", ""])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(
+    name: str, data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / name) if name else ""
+    shown = str(Path(path))
+    assert error_of(capsys, *arguments(data, model, "--plot", path)) == (
+        "truncation-guard: error: `--plot` must be a .png file in a folder that exists, got "
+        f"{shown!r}. Pass for example lengths.png."
+    )
+
+
+def test_the_window_can_be_given(
+    data: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": "w3 w4 w5 w6", "completion": row["answer"]} for row in ROWS]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    main(arguments(data, model, "--context_window", "50"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.endswith("max_completion_length: 46")
+    assert "max_completion_length=46 is the most that is allowed, and short of a coverage" in out
+
+
+def test_a_console_of_another_encoding_gets_the_result_too(data: Path, model: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "truncation_guard", *arguments(data, model)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "cp1252", "HF_HOME": str(data.parent / "hf")},
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.splitlines()[-1] == b"max_completion_length: 128"
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:

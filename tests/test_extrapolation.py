@@ -78,13 +78,24 @@ def test_an_identified_quantile_is_its_own_range() -> None:
     assert lengths.quantile_range(1.0) == (100, 100)
 
 
-def test_the_range_begins_above_what_was_seen() -> None:
-    # Nobody is between 90 and 200, so that the fits put the percentile below the cut.
-    lengths = LengthSample([*range(50, 90), 200, 200, 200], [True] * 40 + [False] * 3)
-    assert lengths.plateau is not None
-    shorter = LengthSample([*range(50, 90), *[100] * 3], [True] * 40 + [False] * 3)
-    low, high = shorter.quantile_range(0.95) or (0, 0)
-    assert 101 <= low <= high
+def test_the_range_begins_above_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = {"lognorm": 240.0, "weibull_min": 300.5}
+    for family, quantile in fits.items():
+        monkeypatch.setattr(getattr(stats, family), "fit", lambda rows, floc: ())
+        monkeypatch.setattr(getattr(stats, family), "ppf", lambda q, value=quantile: value)
+    assert cut_at(drawn(LOG_NORMAL, 200), 250).quantile_range(0.95) == (251, 301)
+
+
+def test_there_is_no_range_where_both_fits_contradict_what_was_seen() -> None:
+    lengths = LengthSample([*range(50, 90), *[100] * 3], [True] * 40 + [False] * 3)
+    assert lengths.plateau is None
+    assert lengths.quantile_range(0.95) is None
+
+
+def test_there_is_no_range_that_ends_more_than_ten_times_past_what_was_seen() -> None:
+    lengths = cut_at(drawn(LOG_NORMAL, 400), 250)
+    assert lengths.quantile_range(0.999) is not None
+    assert lengths.quantile_range(1 - 1e-12) is None
 
 
 def test_there_is_no_range_for_the_longest_of_all() -> None:
@@ -99,10 +110,11 @@ def test_there_is_no_range_with_fewer_than_20_completions_that_ended(
     assert (lengths.quantile_range(0.9) is not None) == is_there
 
 
-def test_there_is_no_range_where_everything_that_ended_is_of_one_length() -> None:
-    lengths = LengthSample([100] * 30 + [120] * 5, [True] * 30 + [False] * 5)
-    span = lengths.quantile_range(0.9)
-    assert span is None or all(math.isfinite(end) and end > 120 for end in span)
+@pytest.mark.parametrize(("lengths", "is_there"), [(4, False), (5, True)])
+def test_there_is_no_range_with_fewer_than_5_lengths(lengths: int, is_there: bool) -> None:
+    rows = [40 + 5 * (n % lengths) for n in range(40)]
+    sample = LengthSample([*rows, *[70] * 40], [True] * 40 + [False] * 40)
+    assert (sample.quantile_range(0.9) is not None) == is_there
 
 
 @pytest.mark.parametrize("family", ["lognorm", "weibull_min"])
@@ -160,7 +172,7 @@ def test_two_limits_with_nearly_the_same_truncated_share_show_that_no_limit_help
     assert (recommendation.low, recommendation.high) == (1025, None)
     assert recommendation.reason == (
         "no limit reaches this coverage: these completions do not end (25% of them are longer than "
-        "512 tokens, 23% longer than 1024)"
+        "512 tokens, 23% longer than 1024); look at the stop tokens and at what they repeat"
     )
     # What is identified stays so.
     assert both.recommend(0.75).max_completion_length == 512
@@ -172,8 +184,8 @@ def test_one_limit_alone_never_shows_that_they_do_not_end() -> None:
     assert one.plateau == Plateau(512, 1024, pytest.approx(0.25), pytest.approx(0.23), False)
     assert one.recommend(0.9).reason == (
         "the length that holds 90% of 100 completions is above 1024 tokens and not identified (25% "
-        "of them are longer than 512 tokens, 23% longer than 1024); sample at a larger limit, to "
-        "see whether they end at all"
+        "of them are longer than 512 tokens, 23% longer than 1024); sample at a larger limit, and "
+        "see whether they end at all or miss a stop token"
     )
 
 
@@ -197,6 +209,26 @@ def test_a_tenth_of_the_unfinished_that_end_make_the_difference(
 def test_limits_close_together_say_nothing() -> None:
     """400 and 401 are cut by nearly the same completions, whatever comes after."""
     assert at_two_limits(drawn(LOG_NORMAL, 1000), 300, 301).plateau is None
+
+
+@pytest.mark.parametrize(
+    ("at_low", "left", "is_said"), [(4, 40, False), (5, 40, True), (5, 19, False), (5, 20, True)]
+)
+def test_that_they_do_not_end_takes_a_limit_and_enough_that_passed_it(
+    at_low: int, left: int, is_said: bool
+) -> None:
+    sample = LengthSample.from_histograms({100: 100}, {256: at_low, 1024: left})
+    assert sample.plateau is not None
+    assert sample.plateau.is_the_end == is_said
+
+
+def test_a_capped_limit_between_the_fits_may_hold_fewer() -> None:
+    lengths = cut_at(drawn(LOG_NORMAL, 400), 250)
+    low, high = lengths.quantile_range(0.95) or (0, 0)
+    for limit, end in ((low, "may hold fewer"), (low - 1, "holds fewer by both fits")):
+        reason = lengths.recommend(0.95, 1, max_length=limit).reason
+        assert reason.endswith(f"; capped at max_length={limit}, which {end}")
+    assert lengths.recommend(0.95, 64, max_length=high).reason.endswith(f"max_length={high}")
 
 
 def test_where_hardly_anything_ended_at_all_it_is_not_said_that_nothing_will() -> None:
@@ -230,8 +262,9 @@ def test_an_extrapolated_limit_is_the_upper_end_of_its_range_and_says_what_it_as
     share = 100 * lengths.truncated / 400
     assert recommendation.reason == (
         "extrapolated past the longest completions, which were cut at 250 tokens: log-normal and "
-        f"Weibull fits put the length that holds 95% at {low} to {high} tokens, if every "
-        f"completion ends; of all completions 0 to {share:.4g}% may never end (sample at a larger "
+        f"Weibull fits put the length that holds 95% at {low} to {high} tokens, sampling "
+        f"error aside, if every completion ends; of all completions 0 to {share:.4g}% may never "
+        f"end (sample at a larger "
         "limit to know)"
     )
 
@@ -241,7 +274,9 @@ def test_an_extrapolated_limit_is_capped_and_says_that_it_then_holds_fewer() -> 
     capped = lengths.recommend(0.95, max_length=300)
     assert capped.max_completion_length == 300
     assert capped.basis == "extrapolated"
-    assert capped.reason.endswith("to know); capped at max_length=300, which holds fewer")
+    assert capped.reason.endswith(
+        "to know); capped at max_length=300, which holds fewer by both fits"
+    )
     # Within what was seen the share is known.
     known = lengths.recommend(0.95, max_length=200)
     held = 100 - 100 * (lengths.share_truncated(200) or 0)
@@ -251,6 +286,6 @@ def test_an_extrapolated_limit_is_capped_and_says_that_it_then_holds_fewer() -> 
 def test_too_few_completions_that_ended_give_no_limit_but_a_bound() -> None:
     lengths = LengthSample([40, 50, 64, 64], [True, True, False, False])
     assert lengths.recommend(0.95).reason == (
-        "the length that holds 95% of 4 completions is above 64 tokens and not identified; sample "
-        "at a larger limit"
+        "the length that holds 95% of 4 completions is above 64 tokens and not identified: 2 of "
+        "them ended; sample more of them, at a larger limit"
     )

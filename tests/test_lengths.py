@@ -77,7 +77,7 @@ def test_a_quantile_among_the_cut_is_not_identified_as_in_case_8() -> None:
         coverage=0.95,
         reason="the length that holds 95% of 36 completions is above 1024 tokens and not "
         "identified (52.78% of them are longer than 512 tokens, 50% longer than 1024); sample at "
-        "a larger limit, to see whether they end at all",
+        "a larger limit, and see whether they end at all or miss a stop token",
     )
 
 
@@ -306,21 +306,24 @@ def test_numbers_of_both_sides_are_added_up() -> None:
             [3, -1],
             None,
             ValueError,
-            "`lengths` must be whole numbers of at least 0, got -1 at position 1. Pass lengths in "
+            "`lengths` must be whole numbers from 0 to 1000000000000000, got -1 at position 1. "
+            "Pass lengths in "
             "tokens, and leave out what has none.",
         ),
         (
             [3, math.nan],
             None,
             ValueError,
-            "`lengths` must be whole numbers of at least 0, got nan at position 1. Pass lengths in "
+            "`lengths` must be whole numbers from 0 to 1000000000000000, got nan at position 1. "
+            "Pass lengths in "
             "tokens, and leave out what has none.",
         ),
         (
             [2.5],
             None,
             ValueError,
-            "`lengths` must be whole numbers of at least 0, got 2.5 at position 0. Pass lengths in "
+            "`lengths` must be whole numbers from 0 to 1000000000000000, got 2.5 at position 0. "
+            "Pass lengths in "
             "tokens, and leave out what has none.",
         ),
         (
@@ -341,8 +344,7 @@ def test_numbers_of_both_sides_are_added_up() -> None:
             [[3], [4]],
             None,
             ValueError,
-            "`lengths` must be a list of numbers, got 2 dimensions. Pass one length in tokens for "
-            "each completion.",
+            "`lengths` must be a flat list. Pass one item for each completion.",
         ),
         (
             [3, 4],
@@ -375,8 +377,83 @@ def test_lengths_that_are_none_are_refused(
     assert str(error.value) == text
 
 
+@pytest.mark.parametrize(
+    ("lengths", "terminated", "kind", "text"),
+    [
+        (5, None, TypeError, "`lengths` must be a list, got 5. Pass one item for each completion."),
+        (
+            {8: 1},
+            None,
+            TypeError,
+            "`lengths` must be a list, got {8: 1}. Pass one item for each completion.",
+        ),
+        (
+            [8, 9],
+            [None, True],
+            TypeError,
+            "`terminated` must be truth values, got None. Pass True for each completion that ended "
+            "by itself.",
+        ),
+        (
+            np.ones((2, 2), dtype=int),
+            None,
+            ValueError,
+            "`lengths` must be a list of numbers, got 2 dimensions. Pass one length in tokens for "
+            "each completion.",
+        ),
+        (
+            [2**63],
+            None,
+            ValueError,
+            "`lengths` must be whole numbers from 0 to 1000000000000000, got 9223372036854775808 "
+            "at "
+            "position 0. Pass lengths in tokens, and leave out what has none.",
+        ),
+    ],
+)
+def test_shapes_that_are_no_list_of_lengths_are_refused(
+    lengths: Any, terminated: Any, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind) as error:
+        LengthSample(lengths, terminated)
+    assert str(error.value) == text
+
+
+def test_equal_samples_are_equal_and_hash_alike() -> None:
+    one, other = LengthSample([8, 9, 9], [True, False, True]), LengthSample([9, 9, 8], [1, 0, 1])
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != LengthSample([8, 9, 9])
+    assert one != "a sample"
+
+
+def test_no_tokens_at_all_still_need_a_limit_of_one() -> None:
+    assert choose_max_completion_length([0, 0]) == 1
+
+
+def test_the_longest_of_a_few_is_called_that() -> None:
+    assert LengthSample([8] * 4 + [9]).recommend(0.95).reason == (
+        "95% of 5 completions are at most 9 tokens long, which is the longest of so few"
+    )
+    assert LengthSample(range(1, 21)).recommend(0.95).reason == (
+        "95% of 20 completions are at most 19 tokens long"
+    )
+
+
+def test_a_share_that_is_not_all_does_not_read_as_all() -> None:
+    reason = LengthSample.from_histograms({10: 99_999, 500: 1}, {}).recommend(0.99999).reason
+    assert reason == "more than 99.99% of 100000 completions are at most 10 tokens long"
+
+
+@pytest.mark.parametrize("number", [np.int64(64), np.int32(64)])
+def test_numbers_of_numpy_are_as_good(number: Any) -> None:
+    recommendation = LengthSample([70]).recommend(np.float32(0.5), number, max_length=number)
+    assert recommendation.max_completion_length == 64
+    assert type(recommendation.max_completion_length) is int
+
+
 def test_whole_numbers_come_in_many_shapes() -> None:
-    shapes: list[Any] = [(8, 9), iter([8, 9]), np.array([8.0, 9.0]), range(8, 10)]
+    shapes: list[Any] = [(8, 9), iter([8, 9]), np.array([8.0, 9.0]), range(8, 10), {8, 9}]
     assert {LengthSample(shape).quantile(1.0) for shape in shapes} == {9}
     assert LengthSample([8, 9], iter([True, False])).truncated == 1
     assert LengthSample([8, 9], np.array([1, 0])).truncated == 1
@@ -385,8 +462,8 @@ def test_whole_numbers_come_in_many_shapes() -> None:
 @pytest.mark.parametrize(
     ("ended", "cut", "text"),
     [
-        ({8: -1}, {}, "A number of completions must not be negative. Pass counts from 0."),
-        ({}, {8: -1}, "A number of completions must not be negative. Pass counts from 0."),
+        ({8: -1}, {}, "A number of completions must be an integer of at least 0, got -1."),
+        ({}, {8: 2.5}, "A number of completions must be an integer of at least 0, got 2.5."),
         (
             {8: 0},
             {},
@@ -430,5 +507,7 @@ def test_what_is_no_number_of_tokens_is_refused(argument: str, value: Any, remed
 
 @pytest.mark.parametrize("method", ["share_truncated", "mean_tokens"])
 def test_limits_below_0_are_refused(method: str) -> None:
-    with pytest.raises(ValueError, match=r"^A limit must be at least 0 tokens, got -1\.$"):
+    with pytest.raises(
+        ValueError, match=r"^A limit must be an integer of at least 0 tokens, got -1\.$"
+    ):
         getattr(LengthSample([8]), method)(-1)

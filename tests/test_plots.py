@@ -11,7 +11,7 @@ from truncation_guard.plots import plot_lengths
 
 ENDED = LengthProfile(LengthSample(range(1, 101)), "reference", column="answer")
 CUT = LengthProfile(
-    LengthSample([40] * 60 + [100] * 20 + [128] * 20, [True] * 80 + [False] * 20), "rollouts"
+    LengthSample([*range(20, 100), *[128] * 20], [True] * 80 + [False] * 20), "rollouts"
 )
 
 
@@ -57,11 +57,11 @@ def test_truncated_completions_are_drawn_apart_and_what_is_not_known_is_not_draw
     assert sum(bar.get_height() for bar in hatched) == 20
     assert sum(bar.get_height() for bar in axes.patches) == 100
     limit = CUT.recommend().max_completion_length
-    assert [line.get_xdata()[0] for line in axes.lines] == [40, limit]
+    assert [line.get_xdata()[0] for line in axes.lines] == [69, limit]
     assert set(legend) == {
         "ended",
         "truncated (would be longer)",
-        "p50 = 40",
+        "p50 = 69",
         f"max_completion_length = {limit} (95%, extrapolated)",
     }
 
@@ -80,7 +80,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError) as error:
-        plot_lengths(ENDED, tmp_path / "lengths.png")
+        plot_lengths(ENDED, tmp_path / "lengths.png", 0.95, 64)
     assert str(error.value) == (
         "A plot needs matplotlib. Install it with: pip install 'truncation-guard[plot]'"
     )

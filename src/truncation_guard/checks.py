@@ -3,21 +3,25 @@
 The one idea: what would silently come to nothing is refused at the door.
 """
 
-from collections.abc import Iterable
-from typing import TypeGuard
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+_LONGEST = 10**15
+"""Above it floating-point numbers of tokens are no longer whole."""
+
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether `value` is a real number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether this is an int, and no truth value."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether this is a whole number by its type, numpy's included, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_share(name: str, share: object) -> None:
@@ -49,7 +53,7 @@ def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
         TypeError: if they are no whole numbers.
         ValueError: without any, for negative ones, NaN, or a table of them.
     """
-    values = np.asarray(lengths if hasattr(lengths, "__len__") else list(lengths))
+    values = _as_array("lengths", lengths)
     if values.ndim != 1:
         raise ValueError(
             f"`lengths` must be a list of numbers, got {values.ndim} dimensions. Pass one length "
@@ -60,16 +64,18 @@ def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
             "`lengths` is empty. Pass the length in tokens of at least one completion."
         )
     if values.dtype.kind not in "iuf":
-        wrong_value = next((value for value in values.tolist() if not is_number(value)), values)
+        wrong_value = next((value for value in values.tolist() if not is_number(value)), values[0])
         raise TypeError(
             f"`lengths` must be whole numbers, got {wrong_value!r}. Pass lengths in tokens: "
             "len(tokenizer(text)['input_ids']) + 1."
         )
-    wrong = np.flatnonzero(~np.isfinite(values) | (values < 0) | (values != np.floor(values)))
+    is_right = (values >= 0) & (values <= _LONGEST) & (values == np.floor(values))  # NaN is none
+    wrong = np.flatnonzero(~is_right)
     if len(wrong):
         raise ValueError(
-            f"`lengths` must be whole numbers of at least 0, got {values[wrong[0]].item()!r} at "
-            f"position {wrong[0]}. Pass lengths in tokens, and leave out what has none."
+            f"`lengths` must be whole numbers from 0 to {_LONGEST}, got "
+            f"{values[wrong[0]].item()!r} at position {wrong[0]}. Pass lengths in tokens, and "
+            "leave out what has none."
         )
     return values.astype(np.int64)
 
@@ -83,15 +89,29 @@ def truth_values(terminated: Iterable[bool] | None, completions: int) -> NDArray
     """
     if terminated is None:
         return np.ones(completions, dtype=np.bool_)
-    values = np.asarray(terminated if hasattr(terminated, "__len__") else list(terminated))
+    values = _as_array("terminated", terminated)
     if values.shape != (completions,):
         raise ValueError(
             f"`terminated` must be of the size of `lengths`, {completions}, got "
             f"{values.size}. Pass one truth value for each completion."
         )
     if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
+        wrong_value = next(value for value in values.tolist() if value not in (0, 1))
         raise TypeError(
-            f"`terminated` must be truth values, got {values[0].item()!r}. Pass True for each "
+            f"`terminated` must be truth values, got {wrong_value!r}. Pass True for each "
             "completion that ended by itself."
         )
     return values.astype(np.bool_)
+
+
+def _as_array(name: str, values: Iterable[object]) -> NDArray[Any]:
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"`{name}` must be a list, got {values!r}. Pass one item for each completion."
+        )
+    if hasattr(values, "__array__"):  # of numpy, torch or pandas
+        return np.asarray(values)
+    rows = list(values)
+    if any(isinstance(row, (list, tuple, Mapping)) for row in rows):
+        raise ValueError(f"`{name}` must be a flat list. Pass one item for each completion.")
+    return np.asarray(rows)

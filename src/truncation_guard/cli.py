@@ -5,6 +5,7 @@ piped; options are spelled as TRL spells them.
 """
 
 import argparse
+import io
 import json
 import logging
 import sys
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 from truncation_guard import __version__
 
+_SPLIT = "train"
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
@@ -26,14 +28,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("truncation_guard").setLevel(logging.INFO)
+    # A console of another encoding shows a question mark in place of a line.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         _profile(options)
     except (OSError, ValueError, TypeError, ImportError) as error:
         _fail(str(error))
 
 
+class _OneLineParser(argparse.ArgumentParser):
+    """Without the usage in front of an error."""
+
+    def error(self, message: str) -> NoReturn:
+        _fail(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _OneLineParser(
         prog="truncation-guard", description="Size max_completion_length for a GRPO run of TRL."
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -51,10 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "dataset_name",
         required=True,
-        help="name on the hub, or a local .jsonl, .json, .parquet or .csv file, or a folder",
+        help="name on the hub, or a local .jsonl, .json, .parquet or .csv file, or a folder of "
+        "such files or of a data set saved to disk",
     )
     add("dataset_config", help="name of its configuration, where it has several")
-    add("dataset_train_split", default="train", help="its split (default: train)")
+    add("dataset_train_split", default=_SPLIT, help="its split (default: train)")
     add("model_name_or_path", required=True, help="whose tokenizer counts: a name or a folder")
     profile.add_argument("--column", help="column of the answers (default: found by its name)")
     profile.add_argument(
@@ -62,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=0.95,
         help="share of the answers that the limit is to hold (default: 0.95)",
+    )
+    add(
+        "context_window",
+        type=int,
+        help="tokens for prompt and completion together (default: the model's, where it has a "
+        "config)",
     )
     add("multiple_of", type=int, default=64, help="round the limit up to one (default: 64)")
     add("max_samples", type=int, help="answers to count, drawn at random (default: all)")
@@ -77,6 +96,8 @@ def _profile(options: argparse.Namespace) -> None:
 
     check_share("coverage", options.coverage)
     check_positive("multiple_of", options.multiple_of, "1 for no rounding")
+    if options.plot is not None:
+        _check_plot(Path(options.plot))
 
     from transformers import AutoTokenizer
 
@@ -89,13 +110,13 @@ def _profile(options: argparse.Namespace) -> None:
         dataset,
         tokenizer,
         column=options.column,
-        context_window=_context_window(options.model_name_or_path),
+        context_window=options.context_window or _context_window(options.model_name_or_path),
         num_proc=options.num_proc,
         max_samples=options.max_samples,
         seed=options.seed,
     )
     if options.plot is not None:
-        profile.plot(options.plot, options.coverage)
+        profile.plot(options.plot, options.coverage, options.multiple_of)
     if options.json:
         print(json.dumps(profile.to_dict(options.coverage, options.multiple_of)))  # noqa: T201
         return
@@ -104,32 +125,58 @@ def _profile(options: argparse.Namespace) -> None:
     print(f"\nmax_completion_length: {limit}")  # noqa: T201
 
 
+def _check_plot(path: Path) -> None:
+    """Find out before the long work whether the picture can be drawn.
+
+    Raises:
+        ValueError: for a name that is no PNG file's, or a folder that is not there.
+        ImportError: without matplotlib.
+    """
+    if path.suffix.lower() != ".png" or not path.parent.is_dir():
+        raise ValueError(
+            f"`--plot` must be a .png file in a folder that exists, got {str(path)!r}. Pass for "
+            "example lengths.png."
+        )
+    from truncation_guard.plots import import_figure
+
+    import_figure()
+
+
 def _load(name: str, config: str | None, split: str) -> Any:
     """The data set.
 
     Raises:
         ValueError: naming what could not be read.
-        OSError: for a name that is neither here nor on the hub.
     """
     from datasets import load_dataset, load_from_disk
-    from datasets.exceptions import DatasetsError
-    from pyarrow import ArrowException
 
     path = Path(name)
-    if path.is_file() and path.suffix not in _FORMATS:
-        raise ValueError(
-            f"{name} is not a file that can be read. Pass one of {', '.join(_FORMATS)}, a folder, "
-            "or a name on the hub."
-        )
+    if path.is_file() or path.suffix.lower() in _FORMATS:
+        _check_file(path, config, split)
     try:
         if path.is_file():
-            files = {split: str(path)}
-            return load_dataset(_FORMATS[path.suffix], data_files=files, split=split)
-        if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-            return _one_split(name, load_from_disk(name), split)
-        return load_dataset(name, config, split=split)
-    except (DatasetsError, ArrowException) as error:
-        raise ValueError(f"{name} cannot be read: {error.__cause__ or error}") from error
+            kind = _FORMATS[path.suffix.lower()]
+            return load_dataset(kind, data_files={split: str(path)}, split=split)
+        if not any((path / name).exists() for name in ("dataset_dict.json", "state.json")):
+            return load_dataset(name, config, split=split)
+        saved = load_from_disk(name)
+    except Exception as error:  # whatever the reader of a format raises: StopIteration, too
+        cause = error.__cause__ or error
+        raise ValueError(f"{name} cannot be read: {str(cause) or 'it is empty'}") from error
+    return _one_split(name, saved, split)
+
+
+def _check_file(path: Path, config: str | None, split: str) -> None:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist.")
+    if path.suffix.lower() not in _FORMATS:
+        raise ValueError(
+            f"{path} is not a file that can be read. Pass one of {', '.join(_FORMATS)}, a folder, "
+            "or a name on the hub."
+        )
+    if config is not None or split != _SPLIT:
+        what = f"configuration {config!r}" if config is not None else f"split {split!r}"
+        raise ValueError(f"{path} is a single file, which has no {what}. Leave the option out.")
 
 
 def _one_split(name: str, saved: Any, split: str) -> Any:

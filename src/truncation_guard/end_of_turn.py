@@ -5,7 +5,6 @@ The one idea: a tokenizer names one end, and a chat template may use another. Re
 """
 
 import re
-from functools import lru_cache
 from typing import Any
 
 _END_OF_TURN = re.compile(
@@ -21,7 +20,6 @@ _START_OF_TURN = "<|turn>"
 """Gemma 4 ends a turn with the same name and the bar on the other side."""
 
 
-@lru_cache(maxsize=1)  # some tokenizers have thousands of added tokens, and they stay the same
 def end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
     """(id, name) of each special token that looks like one, in the order of the ids."""
     try:

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from truncation_guard.lengths import LengthSample
 
 _ENOUGH_ENDED = 20
+_ENOUGH_LENGTHS = 5
+_ENOUGH_LEFT = 20
+"""Of fewer unfinished completions less than a tenth may end by chance."""
+_ENOUGH_CUT = 5
+"""Fewer completions that were cut at a length are no limit of the sample."""
+_FARTHEST = 10
+"""Times the longest length that was seen. A tail that far out is the family's, not the data's."""
 _MOST_ROWS = 5000
 """A fit to more of them takes seconds, and gives the same."""
 _FEW_ENDED = 0.1
@@ -39,8 +46,8 @@ class Plateau:
     share_after: float
     """Share of completions that are longer than the higher one."""
     is_the_end: bool
-    """Whether the sample was taken at both limits and a fifth of it ended under the lower one, so
-    that it is known to end where it does at all."""
+    """Whether that is enough to say that the rest does not end: the sample was taken at both
+    limits, a fifth of it ended under the lower one, and at least 20 went past it."""
 
 
 def find_plateau(sample: "LengthSample") -> Plateau | None:
@@ -52,18 +59,19 @@ def find_plateau(sample: "LengthSample") -> Plateau | None:
     Returns:
         None where more than that ended between them, and where the longest of all was not cut.
     """
-    _, cut = sample.histograms
+    ended, cut = sample.histograms
     after = sample.longest
     if after not in cut:
         return None
-    lower = [limit for limit in cut if limit * _APART <= after]
+    lower = [n for n, count in cut.items() if n * _APART <= after and count >= _ENOUGH_CUT]
     before = max(lower, default=after // 2)
     # Both are known, being of limits within what was seen, and neither is 0.
     share_before = cast(float, sample.share_truncated(before))
     share_after = cast(float, sample.share_truncated(after))
     if share_before - share_after >= _FEW_ENDED * share_before - _ROUNDING:
         return None
-    is_the_end = bool(lower) and share_before <= 1 - _CLEARLY_ENDING
+    left = sum(count for part in (ended, cut) for n, count in part.items() if n > before)
+    is_the_end = bool(lower) and share_before <= 1 - _CLEARLY_ENDING and left >= _ENOUGH_LEFT
     return Plateau(before, after, share_before, share_after, is_the_end)
 
 
@@ -80,28 +88,31 @@ def extrapolate(
         q: in (0, 1).
 
     Returns:
-        The lower and the higher of the two in tokens, both above the longest length; None with
-        fewer than 20 completions that ended, or without a fit.
+        The lower and the higher of the two in tokens, both above the longest length. None with
+        fewer than 20 completions that ended or 5 lengths among them, without a fit, and where the
+        fits put the quantile below the cut or more than ten times past it.
     """
     from scipy import stats
 
-    if sum(ended.values()) < _ENOUGH_ENDED:
+    if sum(ended.values()) < _ENOUGH_ENDED or len(ended) < _ENOUGH_LENGTHS:
         return None
     every = -(-(sum(ended.values()) + sum(cut.values())) // _MOST_ROWS)
     rows = stats.CensoredData(uncensored=_expand(ended, every), right=_expand(cut, every))
     quantiles = [_quantile(family, rows, q) for family in (stats.lognorm, stats.weibull_min)]
-    if not all(0 < quantile < np.inf for quantile in quantiles):
+    longest = max([*ended, *cut])
+    if not all(0 < n <= _FARTHEST * longest for n in quantiles) or max(quantiles) <= longest:
         return None
-    beyond = max([*ended, *cut]) + 1
-    low, high = sorted(max(int(np.ceil(quantile)), beyond) for quantile in quantiles)
+    low, high = sorted(max(int(np.ceil(quantile)), longest + 1) for quantile in quantiles)
     return low, high
 
 
 def _expand(lengths: Mapping[int, int], every: int) -> Any:
     """One row for each completion, or for every so many of them, in the order of length."""
     ordered = sorted(lengths)
-    rows = np.repeat(np.array(ordered, dtype=float), [lengths[n] for n in ordered])
-    return np.maximum(rows[every // 2 :: every], 1.0)  # the families begin above 0
+    ends = np.cumsum([lengths[n] for n in ordered], dtype=np.int64)
+    chosen = np.arange(every // 2, ends[-1] if len(ends) else 0, every)
+    rows = np.array(ordered, dtype=float)[np.searchsorted(ends, chosen, side="right")]
+    return np.maximum(rows, 1.0)  # the families begin above 0
 
 
 def _quantile(family: Any, rows: Any, q: float) -> float:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from truncation_guard.checks import check_share, truth_values, whole_numbers
+from truncation_guard.checks import check_share, is_integer, truth_values, whole_numbers
 from truncation_guard.extrapolation import Plateau, extrapolate, find_plateau
 from truncation_guard.recommendations import LimitRecommendation, recommend
 
@@ -49,7 +49,7 @@ class LengthSample:
 
     @classmethod
     def from_histograms(cls, ended: Mapping[int, int], cut: Mapping[int, int]) -> Self:
-        """The sample of these histograms: what is kept of it does not grow with the counts.
+        """The sample of these histograms, as large as they are.
 
         Args:
             ended: length in tokens -> number of completions that ended by themselves at it.
@@ -58,8 +58,11 @@ class LengthSample:
         Raises:
             ValueError: without a completion, or for negative lengths or counts.
         """
-        if min([0, *ended.values(), *cut.values()]) < 0:
-            raise ValueError("A number of completions must not be negative. Pass counts from 0.")
+        for count in (*ended.values(), *cut.values()):
+            if not is_integer(count) or count < 0:
+                raise ValueError(
+                    f"A number of completions must be an integer of at least 0, got {count!r}."
+                )
         tokens = sorted({n for part in (ended, cut) for n, count in part.items() if count})
         sample = cls(tokens)
         sample._ended = np.array([ended.get(n, 0) for n in tokens], dtype=np.int64)
@@ -76,6 +79,14 @@ class LengthSample:
             f"LengthSample({len(self)} completions of {self._tokens[0]} to {self.longest} tokens, "
             f"{self.truncated} truncated)"
         )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same completions, in whatever order."""
+        return isinstance(other, LengthSample) and self.histograms == other.histograms
+
+    def __hash__(self) -> int:
+        """Equal samples have equal hashes."""
+        return hash((self._tokens.tobytes(), self._ended.tobytes(), self._cut.tobytes()))
 
     @property
     def truncated(self) -> int:
@@ -133,7 +144,8 @@ class LengthSample:
 
         Returns:
             (low, high) in tokens; low = high where the quantile is identified. None where too
-            few ended to go by, and where there is a `plateau`.
+            few ended to go by, where there is a `plateau`, where the fits contradict what was
+            seen or go ten times past it, and for the longest of all, `q` = 1.
 
         Raises:
             ValueError: for a `q` outside of (0, 1].
@@ -226,13 +238,14 @@ class LengthSample:
     @cached_property
     def _survival(self) -> NDArray[np.float64]:
         """The share of completions that are longer than each of the lengths."""
+        if not self.truncated:
+            return 1 - np.cumsum(self._ended) / len(self)
         from scipy.stats import CensoredData, ecdf
 
         rows = CensoredData(
             uncensored=np.repeat(self._tokens, self._ended).astype(float),
             right=np.repeat(self._tokens, self._cut).astype(float),
         )
-        # An uncensored sample comes as an array of its own kind, whatever it was given as.
         survival = ecdf(rows).sf.evaluate(self._tokens)
         return np.asarray(survival, dtype=np.float64)
 
@@ -243,7 +256,8 @@ def choose_max_completion_length(
     """The `max_completion_length` that holds at least this share of the lengths.
 
     Args:
-        lengths: in tokens, with the stop token; (completions,) non-negative integers.
+        lengths: in tokens, with the stop token; (completions,) non-negative integers. None of them
+            cut: for those take a `LengthSample`.
         coverage: in (0, 1].
         multiple_of: the limit is rounded up to a multiple of this.
 
@@ -266,5 +280,5 @@ def _rank(completions: int, q: float) -> int:
 
 
 def _check_limit(limit: int) -> None:
-    if limit < 0:
-        raise ValueError(f"A limit must be at least 0 tokens, got {limit}.")
+    if not is_integer(limit) or limit < 0:
+        raise ValueError(f"A limit must be an integer of at least 0 tokens, got {limit!r}.")

@@ -17,13 +17,8 @@ _BINS = 40
 _MARKED = {"p50": ":", "p95": "--"}
 
 
-def plot_lengths(profile: "LengthProfile", path: str | Path, coverage: float = 0.95) -> None:
-    """Draw a profile's histogram, percentiles and recommended limit into a PNG file.
-
-    Args:
-        profile: what to draw.
-        path: where the file goes.
-        coverage: share of completions that the recommended limit is to hold, in (0, 1].
+def import_figure() -> Any:
+    """Matplotlib's `Figure`, which draws without a window and without a global state.
 
     Raises:
         ImportError: without matplotlib.
@@ -34,15 +29,31 @@ def plot_lengths(profile: "LengthProfile", path: str | Path, coverage: float = 0
         raise ImportError(
             "A plot needs matplotlib. Install it with: pip install 'truncation-guard[plot]'"
         ) from error
+    return Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+
+def plot_lengths(
+    profile: "LengthProfile", path: str | Path, coverage: float, multiple_of: int
+) -> None:
+    """Draw a profile's histogram, percentiles and recommended limit into a PNG file.
+
+    Args:
+        profile: what to draw.
+        path: where the file goes.
+        coverage: share of completions that the recommended limit is to hold, in (0, 1].
+        multiple_of: the recommended limit is rounded up to a multiple of this.
+
+    Raises:
+        ImportError: without matplotlib.
+    """
+    figure = import_figure()(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     _draw_bins(axes, profile.bins(_BINS))
     percentiles = profile.percentiles
     for name, style in _MARKED.items():
         if (tokens := percentiles[name]) is not None:
             axes.axvline(tokens, color="0.2", linestyle=style, label=f"{name} = {tokens}")
-    advice = profile.recommend(coverage)
+    advice = profile.recommend(coverage, multiple_of)
     if advice.max_completion_length is not None:
         axes.axvline(
             advice.max_completion_length,

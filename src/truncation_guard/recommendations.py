@@ -26,9 +26,11 @@ class LimitRecommendation:
     """`"observed"`: the quantile lies among the completions that ended. `"extrapolated"`: past
     them, by fits that assume that every completion ends. `"not identified"`: nowhere known."""
     low: int
-    """The quantile in tokens is at least this."""
+    """Where the quantile is or begins, in tokens: itself if observed, the lower of two fits if
+    extrapolated, else what it is at least."""
     high: int | None
-    """The quantile in tokens is at most this; None where that is open."""
+    """Where it ends: itself if observed, the higher of two fits, which are no bounds, if
+    extrapolated, else None."""
     coverage: float
     """Share of completions that the limit is to hold."""
     reason: str
@@ -67,13 +69,13 @@ def recommend(
         )
     low, high = span
     is_observed = sample.quantile(coverage) is not None
-    limit = round_up(high, multiple_of)
+    limit = round_up(max(high, 1), int(multiple_of))
     reason = _why(sample, span, coverage, is_observed)
     if max_length is not None and limit > max_length:
-        limit = max_length
+        limit = int(max_length)
         reason += f"; capped at max_length={limit}"
         if limit < high:
-            reason += _held(sample, limit)
+            reason += _held(sample, limit, low)
     basis: Basis = "observed" if is_observed else "extrapolated"
     return LimitRecommendation(limit, basis, low, high, coverage, reason)
 
@@ -101,26 +103,31 @@ def round_up(tokens: int, multiple_of: int) -> int:
 
 
 def percent(share: float) -> str:
-    """A share in [0, 1] for a reader."""
-    return f"{100 * share:.4g}%"
+    """A share in [0, 1] for a reader. Only what is all of them reads as 100%."""
+    text = f"{100 * share:.4g}%"
+    return "more than 99.99%" if text == "100%" and share < 1 else text
 
 
 def _why(sample: "LengthSample", span: tuple[int, int], coverage: float, is_observed: bool) -> str:
     if is_observed:
-        return f"{percent(coverage)} of {len(sample)} completions are at most {span[1]} tokens long"
+        reason = (
+            f"{percent(coverage)} of {len(sample)} completions are at most {span[1]} tokens long"
+        )
+        is_longest = span[1] == sample.longest and coverage < 1 and len(sample) * (1 - coverage) < 1
+        return f"{reason}, which is the longest of so few" if is_longest else reason
     unfinished = sample.share_truncated(sample.longest) or 0.0
     return (
         f"extrapolated past the longest completions, which were cut at {sample.longest} tokens: "
         f"log-normal and Weibull fits put the length that holds {percent(coverage)} at {span[0]} "
-        f"to {span[1]} tokens, if every completion ends; of all completions 0 to "
-        f"{percent(unfinished)} may never end (sample at a larger limit to know)"
+        f"to {span[1]} tokens, sampling error aside, if every completion ends; of all completions "
+        f"0 to {percent(unfinished)} may never end (sample at a larger limit to know)"
     )
 
 
-def _held(sample: "LengthSample", limit: int) -> str:
+def _held(sample: "LengthSample", limit: int, low: int) -> str:
     unfinished = sample.share_truncated(limit)
     if unfinished is None:
-        return ", which holds fewer"
+        return ", which may hold fewer" if limit >= low else ", which holds fewer by both fits"
     return f", which holds {percent(1 - unfinished)}"
 
 
@@ -131,11 +138,18 @@ def _why_not(sample: "LengthSample", coverage: float) -> str:
     )
     plateau = sample.plateau
     if plateau is None:
-        return f"{unknown}; sample at a larger limit"
+        ended = len(sample) - sample.truncated
+        return f"{unknown}: {ended} of them ended; sample more of them, at a larger limit"
     seen = (
         f"{percent(plateau.share_before)} of them are longer than {plateau.before} tokens, "
         f"{percent(plateau.share_after)} longer than {plateau.after}"
     )
     if plateau.is_the_end:
-        return f"no limit reaches this coverage: these completions do not end ({seen})"
-    return f"{unknown} ({seen}); sample at a larger limit, to see whether they end at all"
+        return (
+            f"no limit reaches this coverage: these completions do not end ({seen}); look at the "
+            "stop tokens and at what they repeat"
+        )
+    return (
+        f"{unknown} ({seen}); sample at a larger limit, and see whether they end at all or miss a "
+        "stop token"
+    )

@@ -5,6 +5,7 @@ that a change during training is seen. Read in TRL 1.16 and transformers 5.24.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,8 @@ from truncation_guard.end_of_turn import end_of_turn_tokens
 from truncation_guard.rollouts import GenerationRules
 from truncation_guard.trainer_limits import get_context_window, get_limit, limit_name
 
+# Some tokenizers have thousands of added tokens, and in a training they stay the same.
+_end_of_turn_tokens = lru_cache(maxsize=1)(end_of_turn_tokens)
 _EARLY_STOPS = ("stop_strings", "stop", "max_time", "stopping_criteria")
 """Keys of `generation_kwargs` that end a completion without a stop token."""
 
@@ -75,7 +78,7 @@ def generation_rules(trainer: Any) -> GenerationRules:
         or getattr(trainer, "rollout_func", None) is not None
         or getattr(trainer, "environment_factories", None) is not None,
         end_of_turn={
-            token: name for token, name in end_of_turn_tokens(tokenizer) if token not in stops
+            token: name for token, name in _end_of_turn_tokens(tokenizer) if token not in stops
         },
         max_tool_iterations=trainer.max_tool_calling_iterations if tools else None,
     )

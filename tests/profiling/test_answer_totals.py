@@ -73,6 +73,7 @@ def test_what_a_process_sends_back_is_a_histogram(context_window: int | None) ->
         "answers": [[2, 1]],
         "rows": [4],
         "skipped": [1],
+        "left_out": [0],
         "longest_prompt": [-1 if context_window is None else 1],
     }
     with pytest.raises(TypeError, match=r"row 7 holds 3 \(int\)"):

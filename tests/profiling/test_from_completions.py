@@ -72,7 +72,7 @@ class TestRecord:
             assert (made.source, made.limit, made.skipped) == ("completions", 8, 0)
             assert made.column == str(path)
             assert made.notes == (
-                "All 3 generation batches of the training, while the model changed.",
+                "From all 3 generation batches of the training: the model changed meanwhile.",
             )
 
     def test_a_torn_last_line_is_passed_over(self, tmp_path):

@@ -48,7 +48,8 @@ def test_it_says_what_it_was_taken_from() -> None:
     assert (made.source, made.column, made.skipped) == ("reference", "answer", 1)
     assert (made.limit, made.longest_prompt, made.context_window) == (None, None, None)
     assert made.notes == (
-        "Column `answer` is the first of `completion`, `messages`, `chosen`, `solution`, `answer`, "
+        "Column `answer` was taken, by its first rows the first of `completion`, `messages`, "
+        "`chosen`, `solution`, `answer`, "
         "`response`, `output`, `text` that holds answers; name another one with `column`.",
         REFERENCE_NOTE,
     )
@@ -84,8 +85,8 @@ def test_a_column_of_final_answers_alone_is_warned_about(
     texts = ["x" * (tokens - 1)] * 2 + ["x" * 500] * 2
     made = profile(Dataset.from_dict({"prompt": ["q"] * 4, "solution": texts}), column="solution")
     note = (
-        f"Half of the answers in column `solution` have at most {tokens} tokens: these are final "
-        "answers only, and cannot size a limit."
+        f"Half of the answers in column `solution` have at most {tokens} tokens, as final "
+        "answers have: they cannot size a limit."
     )
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert warnings == (
@@ -321,14 +322,16 @@ TABLE = Dataset.from_dict({"question": ["q", "r"], "answer": [LONG, LONG], "leve
             [None, "", " "],
             {},
             ValueError,
-            "Column `text` holds no answer: all 3 rows that were read are empty. "
+            "Column `text` holds no answer: all 3 rows that were read are empty, or have no "
+            "message of the role `assistant`. "
             "Name another one with `column`.",
         ),
         (
             Dataset.from_dict({"answer": ["", ""]}),
             {"num_proc": 2},
             ValueError,
-            "Column `answer` holds no answer: all 2 rows that were read are empty. "
+            "Column `answer` holds no answer: all 2 rows that were read are empty, or have no "
+            "message of the role `assistant`. "
             "Name another one with `column`.",
         ),
         ([], {}, ValueError, EMPTY),
@@ -444,3 +447,38 @@ def test_a_tokenizer_that_does_not_fit_is_refused(dataset: Any, tokenizer: Any, 
     with pytest.raises(ValueError, match=r".") as error:
         profile(dataset, tokenizer)
     assert str(error.value) == text
+
+
+@pytest.mark.parametrize("tokenizer", [None, "gpt2"])
+def test_a_name_is_no_tokenizer(tokenizer: Any) -> None:
+    with pytest.raises(TypeError) as error:
+        profile_dataset(["a"], tokenizer)
+    assert str(error.value) == (
+        "`tokenizer` must be a tokenizer or a processor of transformers, got "
+        f"{tokenizer!r}. Pass AutoTokenizer.from_pretrained(...)."
+    )
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_rows_that_are_made_when_they_are_read_are_counted(num_proc: int | None) -> None:
+    made_up = Dataset.from_dict({"x": ["abc", "de"]}).with_transform(
+        lambda rows: {"answer": [2 * text for text in rows["x"]]}
+    )
+    counted = profile_dataset(
+        made_up, chats.tokenizer(), column="answer", num_proc=num_proc, progress=False
+    )
+    assert counted.sample.histograms == ({7: 1, 5: 1}, {})
+
+
+def test_reasoning_that_the_template_leaves_out_is_said_to_be_missing() -> None:
+    answers = [
+        {"role": "assistant", "content": "ok", "reasoning_content": "hm hm"},
+        {"role": "assistant", "content": "ok", "reasoning_content": ""},
+        {"role": "assistant", "content": "ok"},
+    ]
+    rows = [{"prompt": [user("q")], "completion": [answer]} for answer in answers]
+    assert any(
+        note.startswith("1 answers have reasoning in a field of its own")
+        for note in profile(rows).notes
+    )
+    assert not any("reasoning" in note for note in profile(rows[1:]).notes)

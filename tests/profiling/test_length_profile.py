@@ -76,11 +76,44 @@ def test_the_table_shows_powers_of_two_the_current_limit_and_those_that_hold_a_c
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5])
 def test_limits_that_are_none_are_refused(limit: Any) -> None:
-    text = f"`limit` must be an integer of at least 1, got {limit!r}. Pass a number of tokens."
-    for arguments in ({"limits": [limit]}, {"relative_to": limit}):
-        with pytest.raises(ValueError, match="`limit`") as error:
+    for name, arguments in (
+        ("limit", {"limits": [limit]}),
+        ("relative_to", {"relative_to": limit}),
+    ):
+        with pytest.raises(ValueError, match=name) as error:
             CUT.table(**arguments)
-        assert str(error.value) == text
+        assert str(error.value) == (
+            f"`{name}` must be an integer of at least 1, got {limit!r}. Pass a number of tokens."
+        )
+
+
+def test_completions_without_a_token_need_no_limit_of_their_own() -> None:
+    nothing = LengthProfile(LengthSample([0, 0]), "rollouts", limit=0)
+    assert nothing.table() == []
+    assert "max_completion_length=64" in str(nothing)
+    assert [row.limit for row in replace(nothing, sample=LengthSample([0, 5])).table()] == [5, 64]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_histogram_has_a_bin(number: int) -> None:
+    with pytest.raises(ValueError, match="`number` must be an integer of at least 1"):
+        CUT.bins(number)
+
+
+def test_a_share_that_is_not_all_does_not_look_like_all() -> None:
+    nearly = LengthProfile(LengthSample.from_histograms({10: 99_999, 500: 1}, {}), "rollouts")
+    rows = [line.split() for line in str(nearly).splitlines()]
+    assert ["256", ">", "99.9%", "10"] in rows
+    assert ["500", "100.0%", "10"] in rows
+
+
+def test_a_limit_that_is_capped_does_not_claim_the_coverage() -> None:
+    text = " ".join(str(in_a_window(LengthSample([50] * 9), 60, 20)).split())
+    assert (
+        "max_completion_length=40 is the most that is allowed, and short of a coverage of 95% "
+        "(observed): 95% of 9 completions are at most 50 tokens long, which is the longest of so "
+        "few; capped at 40 tokens, which holds 0% (the context window" in text
+    )
 
 
 def test_the_dict_is_json_and_holds_everything() -> None:
@@ -129,7 +162,7 @@ def test_the_longest_prompt_finds_its_room_in_the_window_as_in_case_9() -> None:
     recommendation = profile.recommend(0.95)
     assert recommendation.max_completion_length == 3072
     assert recommendation.reason == (
-        "95% of 100 completions are at most 3500 tokens long; capped at max_length=3072, which "
+        "95% of 100 completions are at most 3500 tokens long; capped at 3072 tokens, which "
         "holds 0% (the context window of 4096 tokens leaves 3072 beside the longest prompt of 1024)"
     )
 
@@ -218,7 +251,10 @@ def test_print_shows_percentiles_histogram_limits_and_the_conclusion() -> None:
 
 def test_print_leaves_out_what_there_is_not() -> None:
     lines = str(replace(ANSWERS, skipped=3)).splitlines()
-    assert lines[0] == "100 reference answers (answer), lengths in tokens, 3 empty rows skipped"
+    assert (
+        lines[0]
+        == "100 reference answers (answer), lengths in tokens, 3 rows without an answer skipped"
+    )
     assert " limit   completions covered   tokens per completion" in lines
 
 
@@ -228,7 +264,8 @@ def test_print_says_what_is_unknown_and_that_there_is_no_limit() -> None:
     assert ["128", "unknown", "unknown", "unknown"] in [line.split() for line in text.splitlines()]
     assert " ".join(text.split()).endswith(
         "no max_completion_length for a coverage of 95% (not identified): the length that holds "
-        "95% of 3 completions is above 64 tokens and not identified; sample at a larger limit."
+        "95% of 3 completions is above 64 tokens and not identified: 1 of them ended; sample more "
+        "of them, at a larger limit."
     )
 
 

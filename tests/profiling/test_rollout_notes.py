@@ -46,9 +46,10 @@ def truncated(cause, token=NOT_SEARCHED):
             [truncated(Cause.LIMIT, 9), truncated(Cause.LIMIT, 2), truncated(Cause.LIMIT, 9)],
             [
                 "3 of 3 completions had not ended at 24 tokens.",
-                "At least 1 of them hold <eot> (id 2), at which generation does not stop. If that "
+                "At least 1 completions that did not terminate hold <eot> (id 2), at which "
+                "generation does not stop. If that "
                 "is the end of a turn, add it to model.generation_config.eos_token_id.",
-                "At least 2 of them hold <end> (id 9), at which generation does not stop. If that "
+                "At least 2 completions that did not terminate hold <end> (id 9), at which generation does not stop. If that "
                 "is the end of a turn, add it to model.generation_config.eos_token_id.",
             ],
         ),

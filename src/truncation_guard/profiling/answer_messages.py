@@ -15,7 +15,9 @@ Message = dict[str, Any]
 
 _NO_PROMPT: Message = {"role": "user", "content": "."}
 """Chat templates want a turn before the answer; what it says does not count."""
-_SAID = ("content", "tool_calls", "reasoning_content", "reasoning", "thinking")
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The keys under which data sets keep a message's reasoning apart from its content."""
+_SAID = ("content", "tool_calls", *REASONING)
 """The keys under which an assistant message says something."""
 
 

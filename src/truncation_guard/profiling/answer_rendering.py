@@ -11,7 +11,12 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from truncation_guard.profiling.answer_messages import Chat, Message, common_prefix_length
+from truncation_guard.profiling.answer_messages import (
+    REASONING,
+    Chat,
+    Message,
+    common_prefix_length,
+)
 
 _PROBE = "truncation-guard-probe"
 _END_OF_THINKING = "</think>"
@@ -140,6 +145,16 @@ class ChatRenderer:
         shared = start[: common_prefix_length(start, whole)]
         parts = [part for part in ("\n", *self._special_tokens) if part in shared]
         return max((shared.rfind(part) + len(part) for part in parts), default=0)
+
+
+def leaves_reasoning_out(chat: Chat, answer: str) -> bool:
+    """Whether a message has reasoning in a field of its own that its rendering does not show."""
+    return any(
+        text.strip() not in answer
+        for message in chat.completion
+        for key in REASONING
+        if isinstance(text := message.get(key), str)
+    )
 
 
 def _loses_thinking(chat: Chat, answer: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from truncation_guard.profiling.answer_columns import Kind, is_nothing, kind_of
 from truncation_guard.profiling.answer_messages import Chat, chats_of_row, implicit_prompt
-from truncation_guard.profiling.answer_rendering import ChatRenderer
+from truncation_guard.profiling.answer_rendering import ChatRenderer, leaves_reasoning_out
 from truncation_guard.profiling.token_counting import TokenCounter
 
 
@@ -26,12 +26,15 @@ class AnswerCounts:
     """Rows without an answer."""
     longest_prompt: int | None = None
     """In tokens; None where none was measured."""
+    left_out: int = 0
+    """Answers with reasoning in a field of its own that the chat template leaves out."""
 
     def add(self, other: "AnswerCounts") -> None:
         """Take in what another batch amounts to."""
         self.lengths.update(other.lengths)
         self.rows += other.rows
         self.skipped += other.skipped
+        self.left_out += other.left_out
         if other.longest_prompt is not None:
             self.longest_prompt = max(self.longest_prompt or 0, other.longest_prompt)
 
@@ -95,12 +98,13 @@ class AnswerCounter:
         """
         found = self._collect(batch, rows)
         tokens = self._tokens.of_answers(found.texts, self._tokens.ends_of_texts)
-        prompts = []
+        prompts, left_out = [], 0
         if found.chats:
             self.check_template()
             rendered = self._renderer.render(found.chats)
             answers = [answer for _, answer in rendered]
             tokens += self._tokens.of_answers(answers, self._tokens.ends_of_turns)
+            left_out = sum(map(leaves_reasoning_out, found.chats, answers))
             prompts = [
                 (chat.row, prompt)
                 for chat, (prompt, _) in zip(found.chats, rendered, strict=True)
@@ -110,6 +114,7 @@ class AnswerCounter:
             lengths=Counter(tokens),
             rows=len(rows),
             skipped=found.skipped,
+            left_out=left_out,
             longest_prompt=self._longest_prompt(found.prompts, prompts),
         )
 

@@ -63,10 +63,11 @@ def count_rows_in_processes(
             desc="Counting tokens",
         )
     total = AnswerCounts()
-    for row in counted:
+    for row in counted.with_format(None):  # not in the format of what was counted
         lengths = dict(zip(row["lengths"], row["answers"], strict=True))
         prompt = row["longest_prompt"] if row["longest_prompt"] >= 0 else None
-        total.add(AnswerCounts(Counter(lengths), row["rows"], row["skipped"], prompt))
+        parts = (row["rows"], row["skipped"], prompt, row["left_out"])
+        total.add(AnswerCounts(Counter(lengths), *parts))
     return total
 
 
@@ -83,6 +84,7 @@ def _count_batch(
         "answers": [list(counts.lengths.values())],
         "rows": [counts.rows],
         "skipped": [counts.skipped],
+        "left_out": [counts.left_out],
         # A column of None alone would have no type.
         "longest_prompt": [-1 if counts.longest_prompt is None else counts.longest_prompt],
     }

@@ -19,6 +19,9 @@ _TABLES = "completions"
 """The folder, within the output folder, that TRL writes to (1.16)."""
 _TAKEN_AS_TRUNCATED = 0.95
 """A text of this share of the limit may be one that it cut: see `profile_completions`."""
+_BEYOND = 1.1
+_FEW = 16
+"""Texts of more than so many times the limit, and a few tokens, were not cut at it."""
 
 Histograms = tuple[Counter[int], Counter[int]]
 """Length in tokens -> number of completions: those that ended, and those that were truncated."""
@@ -68,7 +71,7 @@ def profile_completions(
     files = _find(path)
     if files[0].suffix == ".jsonl":
         return _from_record(files[0])
-    if tokenizer is None or limit is None:
+    if tokenizer is None or isinstance(tokenizer, str) or limit is None:
         raise ValueError(
             f"{path}: TRL's tables hold neither token counts nor the limit. Pass the run's "
             "`tokenizer` and its `limit` (max_completion_length)."
@@ -119,7 +122,9 @@ def _from_record(path: Path) -> LengthProfile:
             f"{path} has a batch without its lengths or limit ({error!r}). Pass a record as a "
             "TruncationGuardCallback wrote it."
         ) from error
-    notes = [f"All {len(batches)} generation batches of the training, while the model changed."]
+    notes = [
+        f"From all {len(batches)} generation batches of the training: the model changed meanwhile."
+    ]
     if width > 1:
         notes.append(f"Lengths are rounded up, by at most {width - 1} tokens.")
     if len(set(limits)) > 1:
@@ -154,7 +159,7 @@ def _add_up(batches: Iterable[Mapping[str, Any]]) -> tuple[Counter[int], Counter
 def _from_tables(path: Path, files: Sequence[Path], tokenizer: Any, limit: int) -> LengthProfile:
     ended: Counter[int] = Counter()
     cut: Counter[int] = Counter()
-    skipped = 0
+    skipped = beyond = 0
     from_here = math.ceil(_TAKEN_AS_TRUNCATED * limit)
     for completions in _new_completions(files):
         texts = [_text(completion) for completion in completions]
@@ -162,6 +167,7 @@ def _from_tables(path: Path, files: Sequence[Path], tokenizer: Any, limit: int) 
         skipped += len(texts) - len(known)
         if known:
             for ids in tokenizer(known, add_special_tokens=False)["input_ids"]:
+                beyond += len(ids) > _BEYOND * limit + _FEW
                 if len(ids) >= from_here:
                     cut[min(len(ids), limit)] += 1
                 else:
@@ -177,6 +183,12 @@ def _from_tables(path: Path, files: Sequence[Path], tokenizer: Any, limit: int) 
         notes.append(
             f"{cut.total()} completions of {from_here} or more tokens are taken as truncated: the "
             "tables do not say which were."
+        )
+    if beyond:
+        notes.append(
+            f"{beyond} texts have far more tokens than the limit of {limit} when they are counted "
+            "again: limit or tokenizer are not those of the run, or the model writes tokens that a "
+            "tokenizer would not choose. Do not rely on these figures."
         )
     if skipped:
         notes.append(f"{skipped} completions that are not one text were left out.")

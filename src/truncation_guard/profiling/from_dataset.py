@@ -87,6 +87,7 @@ def profile_dataset(
             without a stop token or chat template, data without any answer, a row that the chat
             template refuses, and a prompt that fills the context window. It names the row.
     """
+    _check_tokenizer(tokenizer)
     _check_arguments(context_window, chat_template_kwargs, num_proc, batch_size, max_samples, seed)
     rows = open_rows(dataset, split)
     _check_processes(rows, num_proc)
@@ -109,6 +110,11 @@ def profile_dataset(
         *_column_notes(name, sample, is_guess=column is None and len(rows.columns) > 1),
         *_sample_notes(counts.rows, max_samples, available, seed),
     ]
+    if counts.left_out:
+        notes.append(
+            f"{counts.left_out} answers have reasoning in a field of its own that the chat "
+            "template leaves out: it is not counted, and a model writes it all the same."
+        )
     if context_window is not None and counts.longest_prompt is None:
         notes.append("No prompt is known, so the context window is not taken into account.")
     return LengthProfile(
@@ -120,6 +126,14 @@ def profile_dataset(
         context_window=context_window,
         notes=tuple(notes),
     )
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    if not hasattr(getattr(tokenizer, "tokenizer", tokenizer), "eos_token"):
+        raise TypeError(
+            f"`tokenizer` must be a tokenizer or a processor of transformers, got {tokenizer!r}. "
+            "Pass AutoTokenizer.from_pretrained(...)."
+        )
 
 
 def _check_arguments(
@@ -182,8 +196,8 @@ def _check_counts(counts: AnswerCounts, column: str) -> None:
         raise ValueError(EMPTY)
     if not counts.lengths:
         raise ValueError(
-            f"Column `{column}` holds no answer: all {counts.rows} rows that were read are empty. "
-            "Name another one with `column`."
+            f"Column `{column}` holds no answer: all {counts.rows} rows that were read are empty, "
+            "or have no message of the role `assistant`. Name another one with `column`."
         )
 
 
@@ -191,14 +205,14 @@ def _column_notes(column: str, sample: LengthSample, *, is_guess: bool) -> list[
     notes = []
     if is_guess:
         notes.append(
-            f"Column `{column}` is the first of {listed(ANSWER_COLUMNS)} that holds answers; name "
-            "another one with `column`."
+            f"Column `{column}` was taken, by its first rows the first of {listed(ANSWER_COLUMNS)} "
+            "that holds answers; name another one with `column`."
         )
     half = sample.quantile(0.5)
     if half is not None and half <= _FINAL_ANSWER_TOKENS:
         text = (
-            f"Half of the answers in column `{column}` have at most {half} tokens: these are final "
-            "answers only, and cannot size a limit."
+            f"Half of the answers in column `{column}` have at most {half} tokens, as final "
+            "answers have: they cannot size a limit."
         )
         logger.warning("%s %s Use truncation_guard.profile_rollouts.", PREFIX, text)
         notes.append(text)

@@ -52,7 +52,7 @@ class LengthProfile:
     limit: int | None = None
     """The current `max_completion_length`, to which costs are relative; None: there is none."""
     skipped: int = 0
-    """Empty rows that were left out."""
+    """Rows without an answer, or without one that can be counted, that were left out."""
     longest_prompt: int | None = None
     """Tokens of the longest prompt as the model gets it; None: not measured."""
     context_window: int | None = None
@@ -94,8 +94,9 @@ class LengthProfile:
         recommendation = self.sample.recommend(coverage, multiple_of, room)
         if recommendation.max_completion_length != room:
             return recommendation
+        capped = recommendation.reason.replace(f"max_length={room}", f"{room} tokens")
         reason = (
-            f"{recommendation.reason} (the context window of {self.context_window} tokens leaves "
+            f"{capped} (the context window of {self.context_window} tokens leaves "
             f"{room} beside the longest prompt of {self.longest_prompt})"
         )
         return dataclasses.replace(recommendation, reason=reason)
@@ -113,11 +114,13 @@ class LengthProfile:
         Raises:
             ValueError: for a limit below 1.
         """
-        base = self.limit if relative_to is None else relative_to
+        if relative_to is not None:
+            check_positive("relative_to", relative_to, "a number of tokens")
         chosen = sorted(set(self._limits() if limits is None else limits))
-        for limit in [*chosen, *([] if base is None else [base])]:
+        for limit in chosen:
             check_positive("limit", limit, "a number of tokens")
-        return [self._row(limit, base) for limit in chosen]
+        base = (self.limit or None) if relative_to is None else int(relative_to)
+        return [self._row(int(limit), base) for limit in chosen]
 
     def to_dict(self, coverage: float = 0.95, multiple_of: int = 64) -> dict[str, Any]:
         """All of it as JSON values, with what `recommend` says of this coverage."""
@@ -139,22 +142,24 @@ class LengthProfile:
             "notes": list(self.notes),
         }
 
-    def plot(self, path: str | Path, coverage: float = 0.95) -> None:
+    def plot(self, path: str | Path, coverage: float = 0.95, multiple_of: int = 64) -> None:
         """Draw the histogram, percentiles and the recommended limit into a PNG file.
 
         Args:
             path: where the file goes.
             coverage: share of completions that the recommended limit is to hold, in (0, 1].
+            multiple_of: the recommended limit is rounded up to a multiple of this.
 
         Raises:
             ImportError: without matplotlib, which the extra `plot` installs.
         """
         from truncation_guard.plots import plot_lengths
 
-        plot_lengths(self, path, coverage)
+        plot_lengths(self, path, coverage, multiple_of)
 
     def bins(self, number: int = 16) -> list[Bin]:
         """The histogram: at most so many bins of one width."""
+        check_positive("number", number, "how many bins there may be")
         return bin_lengths(*self.sample.histograms, number)
 
     def __repr__(self) -> str:
@@ -196,7 +201,8 @@ class LengthProfile:
         quantiles = [self.sample.quantile(q) for q in _TABLE_COVERAGES]
         rounded = [round_up(n, 64) for n in quantiles if n is not None]
         known = [n for n in rounded if self.sample.share_truncated(n) is not None]
-        return {*powers[-5:], *known, longest, *([] if self.limit is None else [self.limit])}
+        chosen = {*powers[-5:], *known, longest, *([] if self.limit is None else [self.limit])}
+        return {limit for limit in chosen if limit >= 1}
 
     def _row(self, limit: int, base: int | None) -> LimitCost:
         truncated = self.sample.share_truncated(limit)

@@ -42,8 +42,8 @@ def rollout_notes(rows: NDArray[np.int64], rules: GenerationRules) -> list[str]:
             "limit; they count as ended."
         )
     notes += [
-        f"At least {count} of them hold {rules.end_of_turn[token]} (id {token}), at which "
-        "generation does not stop. If that is the end of a turn, add it to "
+        f"At least {count} completions that did not terminate hold {rules.end_of_turn[token]} "
+        f"(id {token}), at which generation does not stop. If that is the end of a turn, add it to "
         "model.generation_config.eos_token_id."
         for token, count in sorted(tokens.items())
     ]

@@ -69,7 +69,7 @@ def _headline(profile: "LengthProfile") -> str:
     if profile.sample.truncated:
         parts.append(f"{percent(profile.share_truncated)} truncated")
     if profile.skipped:
-        parts.append(f"{profile.skipped} empty rows skipped")
+        parts.append(f"{profile.skipped} rows without an answer skipped")
     if profile.longest_prompt is not None:
         parts.append(f"longest prompt {profile.longest_prompt}")
     return ", ".join(parts)
@@ -88,17 +88,30 @@ def _limits(profile: "LengthProfile") -> "Table":
         headings.append(f"cost relative to {profile.limit}")
     table = _new_table(*headings)
     for row in profile.table():
-        figures = [(row.covered, "{:.1%}"), (row.mean_tokens, "{:.0f}"), (row.cost, "{:.2f}")]
+        figures = [(row.mean_tokens, "{:.0f}"), (row.cost, "{:.2f}")]
         cells = ["unknown" if n is None else form.format(n) for n, form in figures]
+        cells.insert(0, _covered(row.covered))
         table.add_row(str(row.limit), *cells[: len(headings) - 1])
     return table
+
+
+def _covered(share: float | None) -> str:
+    if share is None:
+        return "unknown"
+    text = f"{share:.1%}"
+    return "> 99.9%" if text == "100.0%" and share < 1 else text
 
 
 def _conclusion(profile: "LengthProfile", coverage: float, multiple_of: int) -> str:
     advice = profile.recommend(coverage, multiple_of)
     limit = advice.max_completion_length
-    name = "no max_completion_length" if limit is None else f"max_completion_length={limit}"
-    return f"{name} for a coverage of {percent(coverage)} ({advice.basis}): {advice.reason}."
+    if limit is None:
+        name = "no max_completion_length for"
+    elif advice.high is not None and limit < advice.high:
+        name = f"max_completion_length={limit} is the most that is allowed, and short of"
+    else:
+        name = f"max_completion_length={limit} for"
+    return f"{name} a coverage of {percent(coverage)} ({advice.basis}): {advice.reason}."
 
 
 def _new_table(*headings: str) -> "Table":
