@@ -49,7 +49,8 @@ def truncated(cause, token=NOT_SEARCHED):
                 "At least 1 completions that did not terminate hold <eot> (id 2), at which "
                 "generation does not stop. If that "
                 "is the end of a turn, add it to model.generation_config.eos_token_id.",
-                "At least 2 completions that did not terminate hold <end> (id 9), at which generation does not stop. If that "
+                "At least 2 completions that did not terminate hold <end> (id 9), at which "
+                "generation does not stop. If that "
                 "is the end of a turn, add it to model.generation_config.eos_token_id.",
             ],
         ),
