@@ -2,8 +2,9 @@
 
     python examples/size_it_first.py
 
-needs no network and no GPU and takes about a minute on two free cores. It leaves a data set and a model in the
-folder `sums`, so that the snippets and the command of the README have something to work on:
+needs no network and no GPU and takes about a minute on two free cores. It leaves a data set and a
+model in the folder `sums`, so that the snippets and the command of the README have something to
+work on:
 
 - `sums/problems.jsonl`: problems with worked answers, the columns `prompt` and `answer`;
 - `sums/model`: a tiny model, taught to write out sums step by step (see `sums.py`);
