@@ -483,6 +483,21 @@ class TestWhenItFails:
         with pytest.raises(ValueError, match=r"^`trainer.train_dataset` is empty\."):
             profile(trainer)
 
+    @pytest.mark.parametrize("streamed", [False, True])
+    def test_a_data_set_without_prompts(self, streamed, tmp_path):
+        data = Dataset.from_dict({"text": ["w3"]})
+        trainer = tiny.trainer(
+            tiny.config(tmp_path),
+            Sampled(),
+            train_dataset=data.to_iterable_dataset() if streamed else data,
+        )
+        message = (
+            r"^`trainer.train_dataset` has no column `prompt`, only \['text'\]\. Rename the one "
+            r"that holds the prompts\.$"
+        )
+        with pytest.raises(ValueError, match=message):
+            profile(trainer)
+
     @pytest.mark.parametrize(
         ("arguments", "kind", "message"),
         [

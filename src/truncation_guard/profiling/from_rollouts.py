@@ -163,12 +163,6 @@ def _check(
             "The trainer has no `train_dataset`, so there are no prompts to sample from. Pass one "
             "when you build the trainer."
         )
-    columns = getattr(trainer.train_dataset, "column_names", None)
-    if columns is not None and "prompt" not in columns:
-        raise ValueError(
-            f"`trainer.train_dataset` has no column `prompt`, only {columns}. Rename the one that "
-            "holds the prompts."
-        )
 
 
 def _sample(

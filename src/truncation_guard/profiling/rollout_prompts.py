@@ -74,6 +74,11 @@ def _draw(trainer: Any, num_prompts: int, seed: int) -> tuple[list[Row], list[st
         rows = [dataset[index] for index in chosen]
     if not rows:
         raise ValueError("`trainer.train_dataset` is empty. Pass one with prompts.")
+    if "prompt" not in rows[0]:
+        raise ValueError(
+            f"`trainer.train_dataset` has no column `prompt`, only {list(rows[0])}. Rename the one "
+            "that holds the prompts."
+        )
     notes: list[str] = []
     if len(rows) < num_prompts:
         notes.append(f"The data set has only {len(rows)} prompts, so all of them were used.")
