@@ -1,0 +1,81 @@
+"""TRL's soft overlong punishment among the reward functions, and whether it fits a limit.
+
+The one idea: it is told by the names of its two numbers, whoever wrote it and however it holds
+them. As DAPO (arXiv:2503.14476) means it, `max_completion_len` is the limit, and the punishment
+grows from 0 at `soft_punish_cache` tokens below that to -1.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SoftPunishment:
+    """The numbers that `trl.rewards.get_soft_overlong_punishment` was called with, in tokens."""
+
+    max_completion_len: int
+    """Above it the punishment is -1."""
+    soft_punish_cache: int
+    """How far below it the punishment begins."""
+
+    @property
+    def begins_above(self) -> int:
+        """The longest completion that is not punished."""
+        return self.max_completion_len - self.soft_punish_cache
+
+
+def soft_punishments(reward_funcs: Iterable[Any]) -> list[SoftPunishment]:
+    """Each one among the reward functions.
+
+    TRL 1.16 keeps its numbers as attributes of an object, earlier versions and open-r1 in a
+    closure; a `functools.partial` may hold them too.
+    """
+    found = []
+    for held in map(_named_values, reward_funcs):
+        numbers = (held.get("max_completion_len"), held.get("soft_punish_cache"))
+        if all(isinstance(number, int) for number in numbers):
+            found.append(SoftPunishment(*numbers))  # type: ignore[arg-type]
+    return found
+
+
+def misfit(punishment: SoftPunishment, limit: int, name: str) -> str | None:
+    """What is wrong with it under a limit; None where it begins below the limit and not before 0.
+
+    One that has not grown to -1 at the limit is weaker than meant, which is no mistake to warn of.
+
+    Args:
+        punishment: its numbers.
+        limit: in tokens.
+        name: of the setting that the limit comes from.
+    """
+    numbers = f"{punishment.max_completion_len}, {punishment.soft_punish_cache}"
+    what = f"get_soft_overlong_punishment({numbers})"
+    if punishment.begins_above >= limit:
+        return f"{what} begins above {punishment.begins_above} tokens: under {name}={limit} never"
+    if punishment.begins_above < 0:
+        return (
+            f"{what} punishes every completion, however short: its soft_punish_cache is larger "
+            "than its max_completion_len"
+        )
+    if punishment.max_completion_len < limit:
+        return (
+            f"{what} is at its full -1 above {punishment.max_completion_len} tokens, below "
+            f"{name}={limit}: a completion that needs more and finishes is punished like one that "
+            "is cut off"
+        )
+    return None
+
+
+def _named_values(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """What a reward function holds by name: bound arguments, closure, attributes."""
+    bound: dict[str, Any] = {}
+    while isinstance(function, functools.partial):
+        bound = {**function.keywords, **bound}
+        function = function.func
+    function = inspect.unwrap(function)
+    if inspect.isfunction(function):
+        return {**inspect.getclosurevars(function).nonlocals, **bound}
+    return {**getattr(function, "__dict__", {}), **bound}

@@ -1,0 +1,105 @@
+"""What a trainer of TRL was given: prompts, a chat template, Unsloth's loss.
+
+The one idea: looking changes nothing. No random number is drawn, no process waits for another, and
+data that may be read only once, or that code of the user's makes up on the way, is left alone.
+Read in TRL 1.16, transformers 5.24, and Unsloth and unsloth_zoo of 2026.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+PROMPTS_LOOKED_AT = 64
+_PROBE = "truncation-guard-probe"
+
+
+def sample_prompts(trainer: Any) -> list[Any]:
+    """Up to 64 prompts, evenly from all over the training data, as the data loader yields them.
+
+    None of them where reading has consequences or tells nothing: a stream may be one that can be
+    read once or that costs a download, a transform of the user's may draw random numbers, and
+    images only count once they are processed.
+    """
+    from datasets import Dataset
+
+    dataset = trainer.train_dataset
+    if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":
+        return []
+    if {"image", "images"} & set(dataset.column_names):
+        return []
+    prompts = dataset.select_columns("prompt")
+    size = len(prompts)
+    number = min(size, PROMPTS_LOOKED_AT)
+    drawn = [prompts[i * size // number]["prompt"] for i in range(number)]
+    return [prompt for prompt in drawn if _is_text(prompt)]
+
+
+def prompt_lengths(trainer: Any, prompts: Sequence[Any]) -> list[int]:
+    """Tokens of each prompt, tokenized by the trainer's own method.
+
+    None of them where only a rollout itself shows them: environments write into the prompt, and a
+    `rollout_func` does as it likes.
+    """
+    for name in ("rollout_func", "environment_factories"):
+        if getattr(trainer, name, None) is not None:
+            return []
+    if not prompts:
+        return []
+    prompt_ids, *_ = trainer._tokenize_prompts(prompts)
+    return [len(ids) for ids in prompt_ids]
+
+
+def is_conversational(prompts: Sequence[Any]) -> bool:
+    """Whether the trainer puts these prompts into the chat template, by TRL's rule."""
+    import trl
+
+    return bool(prompts) and bool(trl.is_conversational({"prompt": prompts[0]}))
+
+
+def template_ends(trainer: Any) -> list[tuple[int, str]]:
+    """(id, name) of each special token that the chat template writes after an answer.
+
+    Empty where it writes none, as GLM's does: there the next turn's beginning ends an answer.
+    """
+    processor = trainer.processing_class
+    tokenizer = getattr(processor, "tokenizer", processor)
+    content: Any = _PROBE
+    if tokenizer is not processor:  # TRL gives a processor blocks; many take nothing else
+        content = [{"type": "text", "text": _PROBE}]
+    text: str = processor.apply_chat_template(
+        [{"role": role, "content": content} for role in ("user", "assistant")],
+        tools=getattr(trainer, "tools", None) or None,
+        chat_template=getattr(trainer, "chat_template", None),  # RLOO has none of its own
+        tokenize=False,
+        add_generation_prompt=False,
+        **trainer.chat_template_kwargs,
+    )
+    _, found, tail = text.rpartition(_PROBE)
+    if not found:
+        return []
+    special = {*tokenizer.all_special_ids}
+    special |= {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    ids = tokenizer(tail, add_special_tokens=False)["input_ids"]
+    return [(token, tokenizer.convert_ids_to_tokens(token)) for token in ids if token in special]
+
+
+def rebuilds_loss_mask(trainer: Any) -> bool:
+    """Whether this is Unsloth's trainer, of a version whose loss ignores `tool_mask`.
+
+    Such a loss takes its mask from the token ids, and of what was zeroed only the rows that
+    `mask_truncated_completions` zeroed. Newer versions apply `tool_mask` again.
+    """
+    names = (f"{base.__module__}.{base.__name__}" for base in type(trainer).__mro__)
+    if not any("unsloth" in name.lower() for name in names):
+        return False
+    loss = inspect.unwrap(type(trainer).compute_loss)
+    return "tool_mask" not in loss.__code__.co_varnames
+
+
+def _is_text(prompt: Any) -> bool:
+    """Whether all that a prompt holds are words."""
+    if isinstance(prompt, str):
+        return True
+    contents = [message["content"] for message in prompt]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    return all(block["type"] == "text" for block in blocks)
