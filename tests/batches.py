@@ -51,6 +51,7 @@ def batch(
         "searched": truncated + overrides.get("stopped", 0),
         "end_of_turn": {},
         "stop_tokens": (1,),
+        "longest_prompt": 10,
         "groups": groups(),
         "reward": None,
         "reward_terminated": None,

@@ -362,3 +362,81 @@ def test_the_user_may_interrupt(run: Run, interruption: Callable[..., BaseExcept
     run.guard.describe = interrupted  # type: ignore[method-assign]
     with pytest.raises(interruption):  # type: ignore[call-overload]
         run.batch()
+
+
+# --- a limit that all agree on ------------------------------------------------------------------
+
+
+@pytest.fixture
+def raised(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The limits that were set, in order."""
+    limits: list[int] = []
+    monkeypatch.setattr(
+        "truncation_guard.containment.raise_limit", lambda trainer, limit: limits.append(limit)
+    )
+    run.trainer.model = SimpleNamespace(training=True)
+    return limits
+
+
+def test_a_limit_is_set_once_the_batch_after_the_proposal_shows_no_failure(
+    run: Run, raised: list[int]
+) -> None:
+    run.batch()
+    assert run.stages.coming_limit is None
+    run.stages.propose_limit(32)
+    assert run.stages.coming_limit == 32
+    run.batch()
+    assert (raised, run.stages.coming_limit) == ([], 32)
+    run.batch()
+    assert (raised, run.stages.coming_limit) == ([32], None)
+    run.batch()
+    assert raised == [32]
+
+
+def test_a_limit_that_not_all_propose_is_not_set(run: Run, raised: list[int]) -> None:
+    run.stages.propose_limit(32)
+    run.accelerator.other_failed = True
+    for _ in range(3):
+        run.batch()
+    assert (raised, run.stages.coming_limit) == ([], None)
+
+
+@pytest.mark.parametrize("stage", AFTER_THE_COLLECTIVE)
+def test_a_guard_that_fails_after_all_agreed_sets_the_limit_like_the_others(
+    stage: str, run: Run, raised: list[int]
+) -> None:
+    """The others learn of its failure with the next batch, before which they set the limit."""
+    run.stages.propose_limit(32)
+    run.guard.failing = stage
+    run.batch()
+    assert raised == []
+    run.batch()
+    assert raised == [32]
+
+
+def test_a_limit_waits_for_training(run: Run, raised: list[int]) -> None:
+    run.stages.propose_limit(32)
+    run.batch()
+    run.trainer.model.training = False
+    run.batch()
+    assert raised == []
+    run.trainer.model.training = True
+    run.batch()
+    assert raised == [32]
+
+
+def test_a_limit_that_cannot_be_set_is_logged_and_not_tried_again(
+    run: Run, raised: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(trainer: Any, limit: int) -> None:
+        raise ValueError("no room")
+
+    monkeypatch.setattr("truncation_guard.containment.raise_limit", refuse)
+    run.stages.propose_limit(32)
+    for _ in range(3):
+        run.batch()
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [error.getMessage() for error in errors] == [
+        "[truncation-guard] ERROR the limit could not be raised."
+    ]
+    assert errors[0].exc_info is not None

@@ -60,6 +60,7 @@ def test_batches_add_up_under_the_limits_of_the_later_one() -> None:
         searched=5,
         end_of_turn={"2 (<eot>)": 1},
         stop_tokens=(1,),
+        longest_prompt=12,
         groups=groups(
             4, truncated=2, all_truncated=1, one_survivor=1, worst=4, survivor_advantage_sum=0.5
         ),
@@ -109,6 +110,7 @@ def test_batches_add_up_under_the_limits_of_the_later_one() -> None:
         "searched": 11,
         "end_of_turn": {"2 (<eot>)": 3, "3 (<end>)": 1},
         "stop_tokens": (1, 5),
+        "longest_prompt": 12,
         "groups": groups(
             7,
             truncated=5,

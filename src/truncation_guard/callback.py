@@ -10,13 +10,14 @@ from typing import Any, cast
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from truncation_guard import messages, trainer_facts, trainer_hooks
+from truncation_guard import limit_control, messages, trainer_facts, trainer_hooks
 from truncation_guard.advantages import Mode
 from truncation_guard.containment import ContainedRollouts
 from truncation_guard.counts import BatchCounts
 from truncation_guard.guarding import BatchGuard
 from truncation_guard.metrics import batch_metrics
 from truncation_guard.options import GuardOptions
+from truncation_guard.preflight import check_setup, soft_punishment_findings
 from truncation_guard.reporting import Reporter
 from truncation_guard.trainer_limits import get_limit
 
@@ -48,6 +49,9 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         histogram_every: optimizer steps between two length histograms in the log (INFO); None:
             only the one at the end of training.
         record: whether to write `<output_dir>/truncation_guard.jsonl`.
+        raise_limit_to: raise `max_completion_length` during training, up to this many tokens, where
+            two windows after each other are above `warn_above` and the second is no better; None:
+            leave the limit alone.
 
     Raises:
         ValueError: for an argument outside of its range; on a trainer that has a guard already.
@@ -72,6 +76,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         coverage: float = 0.95,
         histogram_every: int | None = None,
         record: bool = True,
+        raise_limit_to: int | None = None,
     ) -> None:
         self._options = GuardOptions(
             mode=mode,
@@ -83,6 +88,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             coverage=coverage,
             histogram_every=histogram_every,
             record=record,
+            raise_limit_to=raise_limit_to,
         )
         self._reporter: Reporter | None = None
         self._rollouts: ContainedRollouts | None = None
@@ -153,12 +159,16 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if self.restored_state is not None:  # the settings of this script win
             self._options = trainer_hooks.remembered_options(trainer) or self._options
         self._meet(trainer)
+        limit_control.check_ceiling(trainer, self._options.raise_limit_to)
         resumed_from_step = state.global_step or None
-        self._prepare(trainer, resumed_from_step)
+        rollouts = self._prepare(trainer, resumed_from_step)
         saved_states = cast(dict[str, Any], state.stateful_callbacks)
         if resumed_from_step is not None:
             self._restore(saved_states.get(type(self).__name__))
+            rollouts.contain(self._raise_again, trainer)
         saved_states[type(self).__name__] = self.state()
+        if trainer.is_world_process_zero() and self._options.warn_above is not None:
+            rollouts.contain(self._check_setup, trainer)
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -189,7 +199,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         """Settings, window and cool-downs as JSON values, for transformers' checkpoint."""
         saved = None
         if self._rollouts is not None and self._reporter is not None:
-            saved = self._rollouts.contain(self._reporter.monitor.state)
+            saved = self._rollouts.contain(self._reporter.state)
         elif self.restored_state is None and (
             (trainer := trainer_hooks.find_trainer(self)) is not None
         ):
@@ -197,7 +207,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             # attached yet, by one with the checkpoint's settings.
             trainer_hooks.remember_options(trainer, self._options)
         # No settings: those of the script that resumes win, and of whatever version it is.
-        return {"args": {}, "attributes": {"restored_state": {"monitor": saved}}}
+        return {"args": {}, "attributes": {"restored_state": saved or {"monitor": None}}}
 
     def _find_trainer(self) -> Any:
         trainer = trainer_hooks.find_trainer(self)
@@ -266,8 +276,34 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
 
     def _on_counts(self, trainer: Any, counts: BatchCounts) -> None:
         trainer_facts.log_metrics(trainer, batch_metrics(counts), training=counts.training)
-        if self._reporter is not None:
-            self._reporter.batch(counts)
+        if self._reporter is None or self._rollouts is None:
+            return
+        decision = self._reporter.batch(counts)
+        if decision is None:
+            return
+        shrinks_kl = limit_control.shrinks_kl(trainer)
+        self._reporter.say_decision(decision, counts, shrinks_kl=shrinks_kl)
+        if decision.after is not None:
+            self._rollouts.propose_limit(decision.after)
+            self._check_punishments(trainer, decision.after)
+
+    def _raise_again(self, trainer: Any) -> None:
+        raiser = None if self._reporter is None else self._reporter.raiser
+        if raiser is not None and raiser.raised_to is not None:
+            limit_control.raise_again(trainer, raiser.raised_to, self._options.raise_limit_to)
+
+    def _check_setup(self, trainer: Any) -> None:
+        if self._reporter is None:
+            return
+        mode, weight = self._reporter.mode, self._options.truncated_weight
+        for finding in check_setup(trainer, mode, weight):
+            self._reporter.warn_of_setup(trainer.state.global_step, finding)
+
+    def _check_punishments(self, trainer: Any, limit: int) -> None:
+        if self._reporter is None or not trainer.is_world_process_zero():
+            return
+        for finding in soft_punishment_findings(trainer, limit):
+            self._reporter.warn_of_setup(trainer.state.global_step, finding)
 
     def _restore(self, entry: Any) -> None:
         """Take window and cool-downs from the checkpoint: from this object or from `entry`."""
@@ -275,9 +311,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         try:
             if saved is None and entry is not None:
                 saved = entry["attributes"]["restored_state"]
-            monitor = None if saved is None else saved["monitor"]
-            if monitor is not None and self._reporter is not None:
-                self._reporter.monitor.load_state(monitor)
+            if saved is not None and self._reporter is not None:
+                self._reporter.load_state(saved)
         except Exception:
             logger.warning(
                 "%s the guard's state in the checkpoint is damaged and is ignored: the window and "

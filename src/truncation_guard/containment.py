@@ -17,6 +17,7 @@ from torch import Tensor
 from truncation_guard.guarding import BatchGuard
 from truncation_guard.messages import PREFIX
 from truncation_guard.rollouts import Column, failed_rows
+from truncation_guard.trainer_limits import raise_limit
 
 logger = logging.getLogger("truncation_guard")
 
@@ -34,6 +35,20 @@ class ContainedRollouts:
         self._failed = False
         self._begun = False
         self._gathered: Tensor | None = None
+        self._proposed: int | None = None
+        self._agreed: int | None = None
+
+    @property
+    def coming_limit(self) -> int | None:
+        """The limit in tokens that is about to be set; None: it stays."""
+        return self._proposed if self._agreed is None else self._agreed
+
+    def propose_limit(self, limit: int) -> None:
+        """Set this limit before a generation of training, once all are known to propose it.
+
+        A process whose guard failed proposes nothing; the flag of the next batch tells the others.
+        """
+        self._proposed = limit
 
     def switch_off(self, reason: object) -> None:
         """Leave the trainer alone from now on. All processes have to do so together."""
@@ -44,8 +59,16 @@ class ContainedRollouts:
         """A generation batch is about to be made."""
         self._gathered = None
         self._begun = not self._off
-        if self._begun:
-            self.contain(self._guard.begin, trainer)
+        if not self._begun:
+            return
+        # Not in `contain`: a guard that failed since all agreed must not be left behind.
+        if self._agreed is not None and trainer.model.training:
+            limit, self._agreed = self._agreed, None
+            try:
+                raise_limit(trainer, limit)
+            except Exception:
+                _log_error("%s ERROR the limit could not be raised.", PREFIX, exc_info=True)
+        self.contain(self._guard.begin, trainer)
 
     def generated(self, trainer: Any, prompts: Sequence[Any], generated: tuple[Any, ...]) -> None:
         """TRL's `_generate` has returned `generated` for `prompts`: the one collective."""
@@ -61,6 +84,10 @@ class ContainedRollouts:
             rows = failed_rows(len(prompts))
         device = trainer.accelerator.device
         self._gathered = trainer.accelerator.gather(rows.to(device, non_blocking=True))
+        if self._proposed is not None:
+            proposed, self._proposed = self._proposed, None
+            if not bool(self._gathered[:, Column.FAILED].any()):
+                self._agreed = proposed
         self.contain(self._guard.take, self._gathered)
 
     def rewarded(self, trainer: Any, rewards: Tensor) -> Tensor:

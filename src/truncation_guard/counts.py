@@ -78,6 +78,8 @@ class BatchCounts:
     """Token that looks like an end of turn and stops nothing -> searched ones that hold it."""
     stop_tokens: tuple[int, ...]
     """The tokens that generation stops at."""
+    longest_prompt: int
+    """In tokens."""
     groups: GroupCounts
     reward: float | None
     """Mean reward of all completions, as the reward functions gave it."""
@@ -96,6 +98,7 @@ class BatchCounts:
             stopped_unasked=self.stopped_unasked + later.stopped_unasked,
             searched=self.searched + later.searched,
             end_of_turn=add_up(self.end_of_turn, later.end_of_turn),
+            longest_prompt=max(self.longest_prompt, later.longest_prompt),
             groups=self.groups + later.groups,
             reward=None,
             reward_terminated=None,

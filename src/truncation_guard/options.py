@@ -7,7 +7,7 @@ training begins.
 from dataclasses import dataclass
 
 from truncation_guard.advantages import Mode, check_mode_arguments
-from truncation_guard.checks import check_share, is_integer, is_number
+from truncation_guard.checks import check_positive, check_share, is_integer, is_number
 from truncation_guard.monitor import ENOUGH_COMPLETIONS
 
 
@@ -28,6 +28,7 @@ class GuardOptions:
     coverage: float
     histogram_every: int | None
     record: bool
+    raise_limit_to: int | None = None
 
     def __post_init__(self) -> None:
         """Check every argument."""
@@ -58,5 +59,12 @@ class GuardOptions:
                 "`histogram_every` must be an integer of at least 1 optimizer step, "
                 f"got {every!r}. Pass None for the histogram at the end of training alone."
             )
+        if self.raise_limit_to is not None:
+            check_positive("raise_limit_to", self.raise_limit_to, "None to leave the limit alone")
+            if self.warn_above is None:
+                raise ValueError(
+                    "`raise_limit_to` needs `warn_above`, the truncated share above which the "
+                    "limit is raised, got None. Pass 0.05 for 5 %."
+                )
         if not isinstance(self.record, bool):
             raise ValueError(f"`record` must be True or False, got {self.record!r}.")

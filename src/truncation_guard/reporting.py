@@ -5,15 +5,18 @@ alone writes.
 """
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from truncation_guard import messages, record
+from truncation_guard import messages, raise_messages, record
 from truncation_guard.advantages import Mode
 from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LengthSample
 from truncation_guard.monitor import TruncationMonitor, Verdict
 from truncation_guard.options import GuardOptions
+from truncation_guard.preflight import Finding
+from truncation_guard.raising import LimitDecision, LimitRaiser
 from truncation_guard.recommendations import advise
 
 logger = logging.getLogger("truncation_guard")
@@ -42,8 +45,17 @@ class Reporter:
             nothing_pushes_back=mode == "exclude"
             or (mode == "downweight" and options.truncated_weight == 0.0),
         )
+        self.raiser: LimitRaiser | None = None
+        """Decides about the limit, where it may be raised."""
+        if options.raise_limit_to is not None and options.warn_above is not None:
+            self.raiser = LimitRaiser(
+                ceiling=options.raise_limit_to,
+                warn_above=options.warn_above,
+                window=options.window,
+                coverage=options.coverage,
+            )
         self._options = options
-        self._mode: Mode = mode
+        self.mode: Mode = mode
         self._is_main_process = is_main_process
         self._record: Path | None = None
         if options.record and is_main_process:
@@ -55,30 +67,70 @@ class Reporter:
         self._newest: tuple[str, int, int] = ("", 0, 0)
         """Split, step and number of the newest batch."""
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint has to hold, as JSON values."""
+        raiser = None if self.raiser is None else self.raiser.state()
+        return {"monitor": self.monitor.state(), "raiser": raiser}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` left off; a part that is not there starts afresh.
+
+        Raises:
+            Exception: of whatever kind, if `state` is damaged.
+        """
+        if state["monitor"] is not None:
+            self.monitor.load_state(state["monitor"])
+        if self.raiser is not None and state.get("raiser") is not None:
+            self.raiser.load_state(state["raiser"])
+
+    def warn_of_setup(self, step: int, finding: Finding) -> None:
+        """Write the WARN line of something that is wrong with the set-up."""
+        self.warn("config", step, finding.fact, finding.remedy, check=finding.kind)
+
     def start(self, limit: int | None, resumed_from_step: int | None) -> None:
         """A training, or an evaluation on its own, begins."""
         if self._record is not None:
             logger.info("%s recording every generation batch in %s", messages.PREFIX, self._record)
-        self._write(record.start_entry(self._mode, limit, resumed_from_step))
+        self._write(record.start_entry(self.mode, limit, resumed_from_step))
 
-    def warn(self, code: str, step: int, fact: str, remedy: str) -> None:
+    def warn(self, code: str, step: int, fact: str, remedy: str, **figures: object) -> None:
         """Write a WARN line that is about the set-up rather than a batch."""
         if self._is_main_process and self._options.warn_above is not None:
-            logger.warning("%s", messages.plain_warn_line(code, step, self._mode, {}, fact, remedy))
+            line = messages.plain_warn_line(code, step, self.mode, figures, fact, remedy)
+            logger.warning("%s", line)
 
-    def batch(self, counts: BatchCounts) -> None:
-        """Take a generation batch in."""
+    def batch(self, counts: BatchCounts) -> LimitDecision | None:
+        """Take a generation batch in.
+
+        Returns:
+            What is to be done about the limit, where that was decided.
+        """
         split = "train" if counts.training else "eval"
         same_step = self._newest[:2] == (split, counts.step)
         self._newest = (split, counts.step, self._newest[2] + 1 if same_step else 0)
-        self._write(record.batch_entry(counts, self._mode, self._newest[2]))
+        self._write(record.batch_entry(counts, self.mode, self._newest[2]))
         if not counts.training:
             self._evaluation = counts if self._evaluation is None else self._evaluation + counts
-            return
+            return None
         self._evaluation = None  # an evaluation that did not get to its end
         self._total = counts if self._total is None else self._total + counts
         self._say(self.monitor.update(counts))
         self._histogram(counts)
+        return None if self.raiser is None else self.raiser.update(counts)
+
+    def say_decision(
+        self, decision: LimitDecision, counts: BatchCounts, *, shrinks_kl: bool
+    ) -> None:
+        """Write the WARN line of a decision about the limit.
+
+        Args:
+            decision: what was decided.
+            counts: the batch that it was decided on.
+            shrinks_kl: whether the KL term of the loss shrinks with a raise.
+        """
+        fact, remedy = raise_messages.wording(decision, counts.limit_name, shrinks_kl=shrinks_kl)
+        figures = raise_messages.figures(decision)
+        self.warn(raise_messages.code(decision), counts.step, fact, remedy, **figures)
 
     def end_evaluation(self) -> None:
         """All batches of an evaluation have been taken in."""
@@ -107,7 +159,7 @@ class Reporter:
         if self._is_main_process:
             line = messages.warn_line(
                 verdict,
-                self._mode,
+                self.mode,
                 self._options.truncated_weight,
                 self._options.truncated_reward,
             )

@@ -58,7 +58,9 @@ class Column(IntEnum):
     END_OF_TURN = 4
     """An end-of-turn token that the row holds and generation does not stop at; else `NOT_FOUND`
     or, in most rows of a large batch, `NOT_SEARCHED`."""
-    FAILED = 5
+    PROMPT = 5
+    """Tokens of the prompt."""
+    FAILED = 6
     """1 where the guard of the row's process failed and knows nothing of the row."""
 
 
@@ -172,6 +174,7 @@ def describe_completions(
     tool_causes = [_tool_cause(messages, rules.max_tool_iterations) for messages in completions]
     rows = _outcomes(rules, prompt_lengths, full, own, last, tool_causes)
     rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
+    rows[:, Column.PROMPT] = torch.tensor(prompt_lengths)
     if rules.end_of_turn:
         rows[:, Column.END_OF_TURN] = torch.tensor(
             _unknown_end_of_turns(rules, completion_ids, masks, own, rows[:, Column.OUTCOME])

@@ -70,6 +70,7 @@ def tally(
             for token, count in _histogram(end_of_turn[end_of_turn >= 0]).items()
         },
         stop_tokens=tuple(sorted(rules.stop_token_ids)),
+        longest_prompt=int(columns[Column.PROMPT].max()),
         groups=_group_counts(len(length), num_generations, figures),
         reward=means[0],
         reward_terminated=means[1],

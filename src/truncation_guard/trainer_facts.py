@@ -11,7 +11,7 @@ from typing import Any
 
 from truncation_guard.end_of_turn import end_of_turn_tokens
 from truncation_guard.rollouts import GenerationRules
-from truncation_guard.trainer_limits import get_context_window, get_limit, limit_name
+from truncation_guard.trainer_limits import get_context_window, get_limit, is_gmpo, limit_name
 
 # Some tokenizers have thousands of added tokens, and in a training they stay the same.
 _end_of_turn_tokens = lru_cache(maxsize=1)(end_of_turn_tokens)
@@ -34,11 +34,6 @@ def is_grpo(trainer: Any) -> bool:
     import trl
 
     return isinstance(trainer, trl.GRPOTrainer)
-
-
-def is_gmpo(trainer: Any) -> bool:
-    """Whether the trainer is TRL's experimental GMPO, whose loss is a mean over rows (1.16)."""
-    return any(base.__name__ == "GMPOTrainer" for base in type(trainer).__mro__)
 
 
 def loss_divides_by_rows(trainer: Any) -> bool:

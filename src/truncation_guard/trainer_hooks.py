@@ -19,7 +19,8 @@ from torch import Tensor
 
 from truncation_guard import handshake
 from truncation_guard.options import GuardOptions
-from truncation_guard.trainer_facts import is_gmpo, is_grpo, is_supported
+from truncation_guard.trainer_facts import is_grpo, is_supported
+from truncation_guard.trainer_limits import is_gmpo
 
 WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
 

@@ -242,7 +242,7 @@ def test_the_context_window_cuts(algorithm, tmp_path, caplog):
     share = len(truncated) / 32
     assert shares(metrics(trainer)) == pytest.approx([share, 0.0, share, 0.0, 0.0])
     codes, text = warnings(caplog)
-    assert codes == ["context"]
+    assert codes == ["config", "context"]
     assert "context window of 64 tokens" in text
     assert "raise max_completion_length" not in text
 

@@ -90,19 +90,15 @@ def profile_rollouts(
             rules = trainer_facts.generation_rules(trainer)
             with _progress(trainer, progress, prompts.rows, layout) as advance:
                 rows = _sample(trainer, rules, layout, prompts.rows, advance)
-    completions = rows[:, : len(Column)].numpy()
+    completions = rows.numpy()
     return LengthProfile(
         sample=LengthSample.from_histograms(*length_histograms(completions.T, rules.limit)),
         source="rollouts",
         limit=limit_before,
-        longest_prompt=int(rows[:, _PROMPT].max()),
+        longest_prompt=int(completions[:, Column.PROMPT].max()),
         context_window=rules.context_window,
         notes=(*prompts.notes, *rollout_notes(completions, rules)),
     )
-
-
-_PROMPT = len(Column)
-"""The column, after those of the completion, with the tokens of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,7 @@ def _sample(
     prompts: Sequence[Row],
     advance: Callable[[int], None],
 ) -> Tensor:
-    """One row for each completion of all processes: (completions, columns and `_PROMPT`) int64."""
+    """One row for each completion of all processes: (completions, columns) int64."""
     wanted = len(prompts) * layout.per_prompt
     parts: list[Tensor] = []
     numbers: list[int] = []
@@ -188,14 +184,13 @@ def _sample(
 
 
 def _measure(rules: GenerationRules, generated: tuple[Any, ...]) -> Tensor:
-    """(completions, columns and `_PROMPT`) int64, of what TRL's `_generate` returned."""
+    """(completions, columns) int64, of what TRL's `_generate` returned."""
     prompt_ids, completion_ids, *more = generated
     tool_masks, completions = more[:2] if len(more) > 1 else (None, more[0])  # RLOO has no masks
     lengths = [len(ids) for ids in prompt_ids]
-    described = describe_completions(
+    return describe_completions(
         rules, lengths, completion_ids, tool_masks, completions, [False] * len(lengths)
     )
-    return torch.cat([described, torch.tensor(lengths).unsqueeze(1)], dim=1)
 
 
 @contextmanager

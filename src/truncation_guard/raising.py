@@ -1,0 +1,186 @@
+"""Whether the limit is to be raised, and to what.
+
+The one idea: a raise costs every later rollout, so it takes two full windows, and the second must
+not be better than the first. Only counts that every process has go in, and no fit is made: all
+processes come to the same number.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from truncation_guard.counts import BatchCounts
+from truncation_guard.lengths import LengthSample
+from truncation_guard.recommendations import advise
+
+Reason = Literal["observed", "doubled", "no-room", "no-effect"]
+
+_LEAST_FACTOR = 1.25
+_STILL = 0.9
+"""A raise had no effect where at least this share of the truncated share is left."""
+_CLEARLY_ENDING = 0.2
+"""Where fewer than this share end at all, the limit may be far below every length."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitDecision:
+    """What two full windows say about the limit."""
+
+    before: int
+    """The limit in tokens that they were written under."""
+    after: int | None
+    """The limit to be set; None where it stays, because length is not the cause."""
+    reason: Reason
+    """`"observed"`: `after` holds the coverage by what was seen. `"doubled"`: that is not
+    identified. `"no-room"`: nothing above `before` is allowed. `"no-effect"`: the last raise left
+    the truncated share where it was."""
+    shares: tuple[float, float]
+    """Truncated shares of the two windows."""
+    share_before_raise: float | None
+    """Truncated share under the limit before `before`; None where the guard did not raise it."""
+    completions: int
+    """Completions in both windows."""
+    ceiling: int
+    """The limit that is never passed."""
+
+
+class LimitRaiser:
+    """Decides after each window, alike on every process.
+
+    Args:
+        ceiling: the limit in tokens that is never passed.
+        warn_above: truncated share above which a window counts as bad.
+        window: completions of a window.
+        coverage: share of completions that the limit is to hold.
+    """
+
+    def __init__(self, *, ceiling: int, warn_above: float, window: int, coverage: float) -> None:
+        self._ceiling = ceiling
+        self._warn_above = warn_above
+        self._size = window
+        self._coverage = coverage
+        self._limit: int | None = None
+        self._ended: Counter[int] = Counter()
+        self._cut: Counter[int] = Counter()
+        self._bad_window: tuple[Counter[int], Counter[int]] | None = None
+        """The window before this one, where it was a bad one."""
+        self._longest_prompt = 0
+        self.raised_to: int | None = None
+        """The newest limit that was decided for, in tokens; None before the first."""
+        self._share_before_raise: float | None = None
+        self._is_done = False
+        """Whether it has been said that length is not the cause."""
+
+    def update(self, batch: BatchCounts) -> LimitDecision | None:
+        """Take a batch of training in.
+
+        Returns:
+            A decision at the end of a second bad window; None otherwise.
+        """
+        self._longest_prompt = max(self._longest_prompt, batch.longest_prompt)
+        if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
+            self._start_window()
+            self._bad_window, self._limit = None, batch.limit
+        self._ended.update(batch.ended)
+        self._cut.update(batch.cut)
+        if batch.limit is None or self._ended.total() + self._cut.total() < self._size:
+            return None
+        earlier, newer = self._bad_window, (self._ended, self._cut)
+        share = _share(newer)
+        self._bad_window = newer if share > self._warn_above else None
+        self._start_window()
+        if self._is_done or earlier is None or not _share(earlier) <= share > self._warn_above:
+            return None
+        return self._decide(batch, batch.limit, earlier, newer)
+
+    def state(self) -> dict[str, Any]:
+        """Windows and history as JSON values."""
+        return {
+            "limit": self._limit,
+            "window": _pairs((self._ended, self._cut)),
+            "bad_window": None if self._bad_window is None else _pairs(self._bad_window),
+            "longest_prompt": self._longest_prompt,
+            "raised_to": self.raised_to,
+            "share_before_raise": self._share_before_raise,
+            "is_done": self._is_done,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` left off.
+
+        Raises:
+            Exception: of whatever kind, if `state` is damaged; nothing has changed then.
+        """
+        window = _counters(state["window"])
+        bad_window = None if state["bad_window"] is None else _counters(state["bad_window"])
+        limit, raised_to, share = (
+            state[name] for name in ("limit", "raised_to", "share_before_raise")
+        )
+        limit = None if limit is None else int(limit)
+        raised_to = None if raised_to is None else int(raised_to)
+        share = None if share is None else float(share)
+        longest_prompt, is_done = int(state["longest_prompt"]), bool(state["is_done"])
+        self._limit, self._bad_window, self._share_before_raise = limit, bad_window, share
+        (self._ended, self._cut), self._longest_prompt = window, longest_prompt
+        self._is_done, self.raised_to = is_done, raised_to
+
+    def _start_window(self) -> None:
+        self._ended, self._cut = Counter(), Counter()
+
+    def _decide(
+        self,
+        batch: BatchCounts,
+        limit: int,
+        earlier: tuple[Counter[int], Counter[int]],
+        newer: tuple[Counter[int], Counter[int]],
+    ) -> LimitDecision:
+        ended, cut = earlier[0] + newer[0], earlier[1] + newer[1]
+        share, before_raise = _share(newer), self._share_before_raise
+        after: int | None = None
+        reason: Reason
+        least = -(-limit * 5 // 4)
+        room = self._ceiling
+        if batch.context_window is not None:
+            room = min(room, batch.context_window - self._longest_prompt)
+        if (
+            before_raise is not None
+            and share >= _STILL * before_raise
+            and share <= 1 - _CLEARLY_ENDING
+        ):
+            reason = "no-effect"
+        elif room < least:
+            reason = "no-room"
+        else:
+            advice = advise(LengthSample.from_histograms(ended, cut), limit, self._coverage)
+            reason = "doubled" if advice.quantile is None else "observed"
+            after = min(max(advice.next_limit or least, least), room)
+        self._is_done = after is None
+        self._bad_window = None
+        if after is not None:
+            self._share_before_raise, self.raised_to = share, after
+        return LimitDecision(
+            before=limit,
+            after=after,
+            reason=reason,
+            shares=(_share(earlier), share),
+            share_before_raise=before_raise,
+            completions=ended.total() + cut.total(),
+            ceiling=self._ceiling,
+        )
+
+
+def _share(window: tuple[Counter[int], Counter[int]]) -> float:
+    ended, cut = window
+    return cut.total() / (ended.total() + cut.total())
+
+
+def _pairs(window: tuple[Counter[int], Counter[int]]) -> list[list[tuple[int, int]]]:
+    return [sorted(part.items()) for part in window]
+
+
+def _counters(pairs: Any) -> tuple[Counter[int], Counter[int]]:
+    ended, cut = ({int(length): int(count) for length, count in part} for part in pairs)
+    if min([0, *ended, *ended.values(), *cut, *cut.values()]) < 0:
+        raise ValueError(f"negative lengths or counts: {pairs!r}")
+    return Counter(ended), Counter(cut)

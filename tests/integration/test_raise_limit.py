@@ -1,0 +1,287 @@
+"""`raise_limit_to` in real trainings: when the limit goes up, and what else changes by it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from integration.distributed import launch
+from integration.test_outcomes import chat_trainer
+
+from truncation_guard import TruncationGuardCallback
+from truncation_guard.record import FILE_NAME, read_record
+from truncation_guard.trainer_limits import get_limit, loss_factor
+
+WINDOW = 64
+"""Completions, of which a generation batch has 8."""
+
+
+def write(made: Any, rows: Sequence[Sequence[int]]) -> list[tuple[bool, int]]:
+    """Let generation answer with these, cut at the live limit; (training, limit) of each call."""
+    answers, calls = itertools.cycle(rows), []
+
+    def generate(prompt_ids: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        limit = get_limit(made)
+        calls.append((made.model.training, limit))
+        ids = [list(next(answers))[:limit] for _ in prompt_ids]
+        return (ids, None) if hasattr(made, "loss_type") else ids
+
+    made._generate_single_turn = generate
+    return calls
+
+
+def needs(tokens: int) -> list[int]:
+    """A completion that ends after so many tokens."""
+    return [*([5, 6, 7] * tokens)[: tokens - 1], tiny.EOS]
+
+
+def finished(completion_ids: Sequence[Sequence[int]], **kwargs: Any) -> list[float]:
+    """1 for what ended, a little less for what is long."""
+    return [float(ids[-1] == tiny.EOS) - len(ids) / 1000 for ids in completion_ids]
+
+
+def trainer(
+    folder: Any, algorithm: str = "grpo", guard: Any = None, model: Any = None, **settings: Any
+) -> Any:
+    defaults = {"max_steps": 80, "max_completion_length": 16, "learning_rate": 1e-4}
+    args = tiny.config(folder, algorithm, **(defaults | settings))
+    callbacks = [] if guard is None else [guard]
+    return tiny.trainer(args, finished, callbacks, model=model or long_model())
+
+
+def long_model() -> Any:
+    """With room for 512 tokens."""
+    from transformers import LlamaForCausalLM
+
+    config = tiny.model().config
+    config.max_position_embeddings = 512
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config)
+
+
+def guard(ceiling: int = 128, **options: Any) -> TruncationGuardCallback:
+    return TruncationGuardCallback(**({"window": WINDOW, "raise_limit_to": ceiling} | options))
+
+
+def limits(calls: list[tuple[bool, int]]) -> list[int]:
+    """The limits of training in the order in which they came."""
+    return [limit for limit, _ in itertools.groupby(limit for training, limit in calls if training)]
+
+
+def lines(caplog: pytest.LogCaptureFixture, code: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if f" WARN {code} " in r.getMessage()]
+
+
+def batches(folder: Path) -> list[dict[str, Any]]:
+    return list(read_record(folder / FILE_NAME)[-1].batches.values())
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
+def test_a_task_that_needs_40_tokens_gets_them(
+    algorithm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = trainer(tmp_path, algorithm, guard())
+    calls = write(made, [needs(40), needs(30), needs(40), needs(20)])
+    made.train()
+    assert limits(calls) == [16, 32, 64]
+    shares = [entry["truncated"] / entry["completions"] for entry in batches(tmp_path)]
+    assert shares[0] == 1.0
+    assert shares[-1] < 0.05
+    rewards = [entry["reward"] for entry in batches(tmp_path)]
+    assert rewards[0] < 0 < 0.9 < rewards[-1]
+    assert made.args.max_completion_length == made.max_completion_length == 64
+    first, second = lines(caplog, "limit-raised")
+    # 16 batches of 8 completions make two windows.
+    assert first == (
+        "[truncation-guard] WARN limit-raised step=15 mode=downweight limit=16 raised_to=32 "
+        "window_share=1 window_completions=128 | 100% and then 100% of the completions of two "
+        "windows were cut off under max_completion_length=16: it is raised to 32 before one of the "
+        "next rollouts, twice as much, because what they need is not identified -> expect longer "
+        "rollouts and more memory, and set max_completion_length to it in the next run"
+    )
+    assert " limit=32 raised_to=64 " in second
+
+
+def test_generation_itself_writes_longer_completions(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path, guard=guard(64, warn_above=0.01), max_completion_length=8, max_steps=40
+    )
+    made.generation_config.suppress_tokens = [tiny.EOS]
+    made.train()
+    longest = [max(n for n, _ in entry["lengths"]["cut"]) for entry in batches(tmp_path)]
+    assert [n for n, _ in itertools.groupby(longest)] == [8, 16, 32]
+
+
+def test_a_model_that_never_stops_gets_the_ceiling_and_then_another_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = trainer(tmp_path, guard=guard(50), max_steps=100)
+    calls = write(made, [[5] * 200])
+    made.train()
+    assert limits(calls) == [16, 32, 50]
+    (line,) = lines(caplog, "not-length")
+    assert line.split(" | ")[1] == (
+        "100% and then 100% of the completions of two windows were cut off under "
+        "max_completion_length=50, and raise_limit_to=50 or the context window leaves no room for "
+        "more -> if most of them are getting somewhere, allow more; otherwise look elsewhere: at "
+        "the stop tokens, at completions that repeat themselves (log_completions=True shows them), "
+        "at a reward that pays for length"
+    )
+
+
+def test_where_a_raise_lets_nothing_more_end_it_was_the_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = trainer(tmp_path, guard=guard(400), max_steps=100)
+    calls = write(made, [[5] * 500, needs(10)])
+    made.train()
+    assert limits(calls) == [16, 32]
+    (line,) = lines(caplog, "not-length")
+    assert line.split(" | ")[1] == (
+        "50% and then 50% of the completions of two windows were cut off under "
+        "max_completion_length=32, and 50% before it was last raised: more room lets hardly any "
+        "more of them end, so length is not the cause, and the limit stays from now on -> look "
+        "elsewhere: at the stop tokens, at completions that repeat themselves (log_completions="
+        "True shows them), at a reward that pays for length"
+    )
+
+
+def test_nothing_is_raised_where_nothing_is_truncated(tmp_path: Path) -> None:
+    made = trainer(tmp_path, guard=guard(), max_steps=40)
+    calls = write(made, [needs(10)])
+    made.train()
+    assert limits(calls) == [16]
+
+
+def test_evaluation_neither_counts_nor_gets_another_limit_than_training_had(
+    tmp_path: Path,
+) -> None:
+    settings = {"eval_strategy": "steps", "eval_steps": 1}
+    args = tiny.config(tmp_path, max_completion_length=16, max_steps=20, **settings)
+    made = tiny.trainer(args, finished, [guard(48)], eval_dataset=tiny.prompts(8))
+    calls = []
+
+    def generate(prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append((made.model.training, get_limit(made)))
+        row = needs(10) if made.model.training else [5] * 200
+        return [row[: get_limit(made)] for _ in prompt_ids], None
+
+    made._generate_single_turn = generate
+    made.train()
+    assert {limit for _, limit in calls} == {16}
+    assert any(not training for training, _ in calls)
+
+
+def test_the_raised_limit_survives_a_checkpoint(tmp_path: Path) -> None:
+    settings = {"max_steps": 30, "save_strategy": "steps", "save_steps": 30}
+    made = trainer(tmp_path, guard=guard(), **settings)
+    write(made, [needs(40)])
+    made.train()
+    assert get_limit(made) == 32
+    resumed = trainer(tmp_path, guard=guard(), **(settings | {"max_steps": 60}))
+    calls = write(resumed, [needs(40)])
+    resumed.train(resume_from_checkpoint=True)
+    assert limits(calls) == [32, 64]
+    # The settings of the new script win.
+    for options in ({}, {"raise_limit_to": 24}):
+        other = trainer(
+            tmp_path,
+            guard=TruncationGuardCallback(window=WINDOW, **options),
+            **(settings | {"max_steps": 32}),
+        )
+        calls = write(other, [needs(40)])
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-30"))
+        assert limits(calls) == [options.get("raise_limit_to", 16)]
+
+
+class Gradients:
+    """The gradient norm of each optimizer step."""
+
+    def __init__(self, made: Any) -> None:
+        made.train()
+        self.norms = [
+            entry["grad_norm"] for entry in made.state.log_history if "grad_norm" in entry
+        ]
+
+
+def test_dr_grpo_keeps_the_scale_of_its_loss(tmp_path: Path) -> None:
+    rows = [tiny.T8, tiny.E3, [5, 1], tiny.T8, [7, 1], tiny.T8, tiny.E3, [6, 1]]
+
+    long_model().save_pretrained(tmp_path / "model")  # a reference model needs a path
+
+    def norms(name: str, **options: Any) -> list[float]:
+        made = trainer(
+            tmp_path / name,
+            guard=guard(16, mode="observe") if options.get("raised") else None,
+            model=str(tmp_path / "model"),
+            max_completion_length=options.get("limit", 8),
+            loss_type="dr_grpo",
+            beta=0.1,
+            max_steps=24,
+            learning_rate=0.0,
+        )
+        tiny.can(made, rows)
+        found = Gradients(made).norms
+        assert get_limit(made) == (16 if options.get("raised") else options.get("limit", 8))
+        return found
+
+    plain, raised, wider = norms("plain"), norms("raised", raised=True), norms("wider", limit=16)
+    assert raised == pytest.approx(plain, rel=1e-6)
+    assert wider == pytest.approx([norm / 2 for norm in plain], rel=1e-5)
+
+
+def test_with_tools_the_advantages_make_up_for_the_longer_budget(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = chat_trainer(
+        tmp_path,
+        [[[5] * 40] for _ in range(8)],
+        guard(24, mode="observe"),
+        loss_type="dr_grpo",
+        max_steps=24,
+    )
+    made.reward_funcs = [tiny.scripted([1.0, 0.0, 0.0, 0.0])]
+    outputs = tiny.capture(made)
+    made.train()
+    assert (get_limit(made), made.max_completion_length) == (24, 24)
+    (line,) = lines(caplog, "limit-raised")
+    assert (
+        "; dr_grpo divides by it, so the advantages are multiplied by 2, and the KL term shrinks "
+        "by as much -> " in line
+    )
+    assert loss_factor(made) == 2.0
+    first, last = outputs[0]["advantages"], outputs[-1]["advantages"]
+    assert first.abs().min() > 0.4
+    assert torch.equal(last, 2 * first)
+
+
+def test_two_processes_come_to_the_same_limit_at_the_same_batch(tmp_path: Path) -> None:
+    first, second = launch("raising.py", 2, tmp_path).of("raising")
+    assert first == second
+    assert [limit for limit, _ in itertools.groupby(first["limits"])] == [16, 32, 62]
+
+
+@pytest.mark.parametrize("limit", [16, 128, 8])
+def test_a_ceiling_that_is_not_above_the_limit_is_refused(limit: int, tmp_path: Path) -> None:
+    made = trainer(tmp_path, guard=guard(limit), max_completion_length=128)
+    with pytest.raises(ValueError, match="raise_limit_to") as error:
+        made.train()
+    assert str(error.value) == (
+        f"`raise_limit_to` must be above the limit, 128, got {limit}. Pass a larger number of "
+        "tokens, or None to leave the limit alone."
+    )
+
+
+def test_a_ceiling_that_fills_the_context_window_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path, guard=guard(512))
+    with pytest.raises(ValueError, match="raise_limit_to") as error:
+        made.train()
+    assert str(error.value) == (
+        "`raise_limit_to` must leave room for a prompt in the context window of 512 tokens, got "
+        "512. Pass at most 512 less the longest prompt."
+    )
