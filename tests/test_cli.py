@@ -267,12 +267,16 @@ def test_names_that_are_nowhere_are_one_line(
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ([], "the following arguments are required: profile"),
+        ([], "the following arguments are required: {profile,diagnose}"),
         (
             ["profile", "--coverage", "x"],
             "argument --coverage: invalid float value: 'x'",
         ),
-        (["judge"], "argument profile: invalid choice: 'judge' (choose from 'profile')"),
+        (
+            ["judge"],
+            "argument {profile,diagnose}: invalid choice: 'judge' (choose from 'profile', "
+            "'diagnose')",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense_are_one_line(
@@ -350,6 +354,34 @@ def test_a_console_of_another_encoding_gets_the_result_too(data: Path, model: Pa
         timeout=120,
     )
     assert done.stdout.splitlines()[-1] == b"max_completion_length: 128"
+
+
+LOGS = Path(__file__).parent / "data" / "logs"
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "verdict"),
+    [("healthy.jsonl", 0, "truncation is not what"), ("masked_rising.log", 1, "truncation is what")],
+)
+def test_diagnose_exits_with_whether_it_found_something(
+    log: str, status: int, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if status:
+        with pytest.raises(SystemExit) as stopped:
+            main(["diagnose", str(LOGS / log)])
+        assert stopped.value.code == status
+    else:
+        main(["diagnose", str(LOGS / log)])
+    captured = capsys.readouterr()
+    assert captured.out.startswith(verdict)
+    assert captured.err == ""
+
+
+def test_what_cannot_be_diagnosed_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert str(tmp_path) in error_of(capsys, "diagnose", str(tmp_path))
+    assert "nowhere" in error_of(capsys, "diagnose", str(tmp_path / "nowhere"))
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:

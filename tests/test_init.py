@@ -52,6 +52,7 @@ def test_the_command_loads_nothing_heavy_before_it_knows_what_to_do() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert truncation_guard.__all__ == [
+        "Diagnosis",
         "LengthProfile",
         "LengthSample",
         "LimitCost",
@@ -60,6 +61,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "choose_max_completion_length",
         "detect_truncated",
+        "diagnose",
         "guard_advantages",
         "profile_completions",
         "profile_dataset",

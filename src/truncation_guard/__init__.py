@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from truncation_guard.advantages import guard_advantages
     from truncation_guard.callback import TruncationGuardCallback
+    from truncation_guard.diagnosis.diagnosing import Diagnosis, diagnose
     from truncation_guard.lengths import LengthSample, choose_max_completion_length
     from truncation_guard.profiling.from_completions import profile_completions
     from truncation_guard.profiling.from_dataset import profile_dataset
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = version("truncation-guard")
 
 __all__ = [
+    "Diagnosis",
     "LengthProfile",
     "LengthSample",
     "LimitCost",
@@ -30,6 +32,7 @@ __all__ = [
     "__version__",
     "choose_max_completion_length",
     "detect_truncated",
+    "diagnose",
     "guard_advantages",
     "profile_completions",
     "profile_dataset",
@@ -37,6 +40,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Diagnosis": "truncation_guard.diagnosis.diagnosing",
     "LengthProfile": "truncation_guard.profiling.length_profile",
     "LengthSample": "truncation_guard.lengths",
     "LimitCost": "truncation_guard.profiling.length_profile",
@@ -44,6 +48,7 @@ _MODULES = {
     "TruncationGuardCallback": "truncation_guard.callback",
     "choose_max_completion_length": "truncation_guard.lengths",
     "detect_truncated": "truncation_guard.rollouts",
+    "diagnose": "truncation_guard.diagnosis.diagnosing",
     "guard_advantages": "truncation_guard.advantages",
     "profile_completions": "truncation_guard.profiling.from_completions",
     "profile_dataset": "truncation_guard.profiling.from_dataset",

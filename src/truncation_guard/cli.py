@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from truncation_guard import __version__
+from truncation_guard.diagnosis.command import add_diagnose_command
 
 _SPLIT = "train"
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
@@ -23,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; None: with the arguments of the process.
 
     Raises:
-        SystemExit: with 2 for bad input, after one line on stderr.
+        SystemExit: with 2 for bad input, after one line on stderr; with 1 where `diagnose` found
+            something.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
@@ -32,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        _profile(options)
+        status = options.run(options)
     except (OSError, ValueError, TypeError, ImportError) as error:
         _fail(str(error))
+    if status:
+        raise SystemExit(status)
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -46,10 +50,18 @@ class _OneLineParser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _OneLineParser(
-        prog="truncation-guard", description="Size max_completion_length for a GRPO run of TRL."
+        prog="truncation-guard",
+        description="Size max_completion_length for a GRPO run of TRL, and explain a run that is "
+        "over.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="profile")
+    commands = parser.add_subparsers(required=True, metavar="{profile,diagnose}")
+    _add_profile_command(commands)
+    add_diagnose_command(commands)
+    return parser
+
+
+def _add_profile_command(commands: Any) -> None:
     profile = commands.add_parser(
         "profile",
         help="size max_completion_length from the answers of a data set",
@@ -88,10 +100,10 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     profile.add_argument("--plot", metavar="FILE.png", help="draw the lengths into this file")
     profile.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    return parser
+    profile.set_defaults(run=_profile)
 
 
-def _profile(options: argparse.Namespace) -> None:
+def _profile(options: argparse.Namespace) -> int:
     from truncation_guard.checks import check_positive, check_share
 
     check_share("coverage", options.coverage)
@@ -119,10 +131,11 @@ def _profile(options: argparse.Namespace) -> None:
         profile.plot(options.plot, options.coverage, options.multiple_of)
     if options.json:
         print(json.dumps(profile.to_dict(options.coverage, options.multiple_of)))  # noqa: T201
-        return
+        return 0
     limit = profile.recommend(options.coverage, options.multiple_of).max_completion_length
     print(view.to_text(profile, options.coverage, options.multiple_of))  # noqa: T201
     print(f"\nmax_completion_length: {limit}")  # noqa: T201
+    return 0
 
 
 def _check_plot(path: Path) -> None:

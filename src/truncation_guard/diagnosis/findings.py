@@ -1,0 +1,198 @@
+"""The checklist: every question about a run, and what its figures answer.
+
+The one idea: a finding is a code, a severity and figures; `wording` turns the figures into text. A
+question that cannot be answered from what is there is answered so.
+"""
+
+from collections.abc import Callable
+
+from truncation_guard.diagnosis.finding import Evidence, Finding, Severity
+from truncation_guard.diagnosis.further import further_findings
+from truncation_guard.diagnosis.measures import NOTABLE, Measures
+from truncation_guard.diagnosis.trace import RunTrace
+from truncation_guard.diagnosis.wording import word
+from truncation_guard.lengths import LengthSample
+
+MUCH = 0.25
+"""Share of truncated completions from which on hardly a group is untouched."""
+_HALF = 0.5
+_COVERAGE = 0.95
+_DEFAULTS = (256, 512)
+_ACTING = ("downweight", "exclude", "penalize")
+
+
+def find_all(trace: RunTrace, measures: Measures) -> tuple[Finding, ...]:
+    """The answers to the checklist in its order, then what else was found."""
+    answers = [answer for check in _CHECKS if (answer := check(trace, measures)) is not None]
+    return (*answers, *further_findings(trace, measures))
+
+
+def _pile_up(trace: RunTrace, measures: Measures) -> Finding:
+    limit, cut = measures.limit, measures.cut
+    if cut is None or limit.entries == 0:
+        return word("pile-up", "unknown", {"source": trace.source})
+    at_limit = max(cut.last - (measures.elsewhere or 0.0), 0.0)
+    evidence: Evidence = {
+        "limit": limit.tokens,
+        "assumed": limit.assumed,
+        "share": at_limit,
+        "bounded": measures.bounded,
+        "entries_at_limit": limit.entries_at_it,
+        "entries": limit.entries,
+        "longest": limit.longest,
+    }
+    piles = limit.tokens is not None and at_limit > NOTABLE
+    return word("pile-up", "warning" if piles else "fine", evidence)
+
+
+def _default_limit(trace: RunTrace, measures: Measures) -> Finding:
+    limit, cut = measures.limit, measures.cut
+    evidence: Evidence = {"limit": limit.tokens, "assumed": limit.assumed}
+    if limit.tokens is None:
+        return word("default-limit", "unknown", evidence)
+    share = measures.evaluation_cut if cut is None else cut.last
+    if share is None:
+        return word("default-limit", "unknown", evidence)
+    is_bad = limit.tokens in _DEFAULTS and share > NOTABLE
+    return word("default-limit", "warning" if is_bad else "fine", evidence)
+
+
+def _limit_needed(trace: RunTrace, measures: Measures) -> Finding:
+    limit, cut = measures.limit.tokens, measures.cut
+    if trace.sample is not None:
+        return _from_sample(trace.sample, limit)
+    if cut is None:
+        return word("limit-needed", "unknown", {"limit": limit, "source": trace.source})
+    held = 1 - cut.last
+    evidence: Evidence = {"limit": limit, "held": held, "bounded": measures.bounded}
+    if held >= _COVERAGE:
+        return word("limit-needed", "fine", evidence)
+    return word("limit-needed", "unknown", evidence)
+
+
+def _from_sample(sample: LengthSample, limit: int | None) -> Finding:
+    advice = sample.recommend(_COVERAGE)
+    evidence: Evidence = {
+        "limit": limit,
+        "recommended": advice.max_completion_length,
+        "basis": advice.basis,
+        "low": advice.low,
+        "high": advice.high,
+        "completions": len(sample),
+        "held": 1 - sample.truncated / len(sample),
+        "reason": advice.reason,
+    }
+    if advice.basis == "observed":  # it lies within what the limit let through
+        return word("limit-needed", "fine", evidence)
+    return word("limit-needed", "warning", evidence)
+
+
+def _truncated(trace: RunTrace, measures: Measures) -> Finding:
+    cut = measures.cut
+    if cut is None:
+        return word("truncated", "unknown", {"source": trace.source})
+    evidence: Evidence = {
+        "share": cut.overall,
+        "first": cut.first,
+        "last": cut.last,
+        "highest": cut.highest,
+        "highest_at": cut.highest_at,
+        "last_above": cut.last_above,
+        "entries": cut.entries,
+        "bounded": measures.bounded,
+        **_steps(trace, measures),
+    }
+    if cut.last <= NOTABLE:
+        return word("truncated", "fine", evidence)
+    return word("truncated", "problem" if cut.last > MUCH else "warning", evidence)
+
+
+def _warned(trace: RunTrace, measures: Measures) -> Finding | None:
+    cut = measures.cut
+    if cut is None or not cut.is_notable:
+        return None
+    if trace.warned is None:
+        return word("warned", "unknown", {"guarded": trace.guarded})
+    codes = ", ".join(sorted(trace.warned))
+    is_fine = bool(codes) or cut.last <= NOTABLE
+    evidence: Evidence = {
+        "codes": codes,
+        "lines": sum(trace.warned.values()) if trace.source == "log" else None,
+        "guarded": trace.guarded,
+    }
+    return word("warned", "fine" if is_fine else "warning", evidence)
+
+
+def _no_signal(trace: RunTrace, measures: Measures) -> Finding:
+    if measures.silent is None:
+        return word("no-signal", "unknown", {"source": trace.source})
+    # Where the reward has risen, they may be equal because most problems are solved by now.
+    is_bad = measures.silent >= _HALF and measures.reward_change != "rises"
+    return word("no-signal", "warning" if is_bad else "fine", {"share": measures.silent})
+
+
+def _reward(trace: RunTrace, measures: Measures) -> Finding:
+    reward, change = measures.reward, measures.reward_change
+    if reward is None:
+        return word("reward", "unknown", {"source": trace.source})
+    uniform = measures.uniform is not None and measures.uniform >= _HALF
+    evidence: Evidence = {
+        "first": reward.first,
+        "last": reward.last,
+        "entries": reward.entries,
+        "change": change,
+        "uniform": measures.uniform,
+        **_steps(trace, measures),
+    }
+    if change is None and not uniform:
+        return word("reward", "unknown", evidence)
+    return word("reward", "fine" if change == "rises" else "warning", evidence)
+
+
+def _guarded(trace: RunTrace, measures: Measures) -> Finding:
+    cut = measures.cut
+    evidence: Evidence = {"guarded": trace.guarded, "mode": trace.mode, "masked": trace.masked}
+    if cut is None:
+        return word("guarded", "unknown", evidence)
+    evidence |= {"share": cut.overall, "notable": cut.is_notable}
+    if cut.last <= NOTABLE or (trace.guarded and trace.mode in _ACTING):
+        return word("guarded", "fine", evidence)
+    is_open = trace.guarded and trace.mode is None
+    return word("guarded", "unknown" if is_open else "warning", evidence)
+
+
+def _evaluation(trace: RunTrace, measures: Measures) -> Finding:
+    share = measures.evaluation_cut
+    if share is None:
+        return word("evaluation", "unknown", {"evaluated": bool(trace.evaluation)})
+    training = None if measures.cut is None else measures.cut.last
+    evidence: Evidence = {
+        "share": share,
+        "step": measures.evaluation_step,
+        "steps_known": trace.steps_known,
+        "training_share": training,
+    }
+    return word("evaluation", "warning" if share > NOTABLE else "fine", evidence)
+
+
+_CHECKS: tuple[Callable[[RunTrace, Measures], Finding | None], ...] = (
+    _pile_up,
+    _default_limit,
+    _limit_needed,
+    _truncated,
+    _warned,
+    _no_signal,
+    _reward,
+    _guarded,
+    _evaluation,
+)
+
+
+def _steps(trace: RunTrace, measures: Measures) -> Evidence:
+    first, last = measures.steps or (None, None)
+    return {"first_step": first, "last_step": last, "steps_known": trace.steps_known}
+
+
+def is_bad(severity: Severity) -> bool:
+    """Whether it is to be looked into."""
+    return severity in ("problem", "warning")

@@ -1,0 +1,131 @@
+"""`truncation_guard.jsonl`: the guard's own record, exact counts of every generation batch.
+
+The one idea: nothing has to be put right here; a batch becomes a window with its weight.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from truncation_guard.checks import is_integer
+from truncation_guard.diagnosis.trace import RunTrace, Window, number
+from truncation_guard.lengths import LengthSample
+from truncation_guard.record import RecordedRun, read_record
+
+_LAST_PART = 5
+_ENOUGH = 512
+"""Completions; with fewer in the last fifth the sample reaches further back."""
+
+
+def read_guard_record(path: Path) -> RunTrace:
+    """The last run of a record that has a generation batch.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: without a batch that can be read.
+    """
+    runs = [run for run in read_record(path) if run.batches]
+    if not runs:
+        raise ValueError(
+            f"{path} has no generation batch. Pass the record of a run that got to its first step."
+        )
+    trace = _to_trace(runs[-1], path)
+    if len(runs) > 1:
+        trace.notes.append(f"The record holds {len(runs)} runs; this is the last one.")
+    return trace
+
+
+def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
+    training: list[Window] = []
+    evaluation: list[Window] = []
+    batches: list[Mapping[str, Any]] = []
+    unreadable = 0
+    for (split, step, _), batch in sorted(run.batches.items(), key=lambda item: item[0][1:]):
+        try:
+            window = _window(batch, step)
+        except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
+            unreadable += 1
+            continue
+        (training if split == "train" else evaluation).append(window)
+        if split == "train":
+            batches.append(batch)
+    if not training and not evaluation:
+        raise ValueError(
+            f"{path} has {unreadable} generation batches without their counts or lengths. Pass a "
+            "record as a TruncationGuardCallback wrote it."
+        )
+    limits = [window.limit for window in training or evaluation if window.limit is not None]
+    mode = batches[-1].get("mode") if batches else run.start.get("mode")
+    notes = [f"{unreadable} generation batches could not be read."] if unreadable else []
+    return RunTrace(
+        source="record",
+        path=str(path),
+        training=training,
+        evaluation=evaluation,
+        limit=limits[-1] if limits else None,
+        limits=tuple(dict.fromkeys(limits)),
+        mode=mode if isinstance(mode, str) else None,
+        guarded=True,
+        sample=_recent_sample(batches),
+        notes=notes,
+    )
+
+
+def _window(batch: Mapping[str, Any], step: int) -> Window:
+    ended, cut = (_histogram(batch, name) for name in ("ended", "cut"))
+    completions = ended.total() + cut.total()
+    causes = batch["causes"]
+    silent, groups, limit = batch["groups_without_signal"], batch["groups"], batch["limit"]
+    lengths = [*ended, *cut]
+    tokens = sum(n * count for part in (ended, cut) for n, count in part.items())
+    terminated = sum(n * count for n, count in ended.items())
+    return Window(
+        step=step,
+        completions=completions,
+        truncated=batch["truncated"] / completions,
+        elsewhere=(causes["context"] + causes["tool"]) / completions,
+        stopped=batch["stopped"] / completions,
+        mean_length=tokens / completions,
+        max_length=max(lengths),
+        ended_length=terminated / ended.total() if ended else None,
+        reward=number(batch["reward"]),
+        silent_groups=None if silent is None else silent / groups,
+        limit=limit if isinstance(limit, int) else None,
+    )
+
+
+def _histogram(batch: Mapping[str, Any], name: str) -> Counter[int]:
+    """Lengths of a batch; the upper edge of the bin that the limit is in is taken for the limit.
+
+    Raises:
+        ValueError: for what is no histogram.
+    """
+    limit, width = batch["limit"], batch["lengths"]["bin_width"]
+    lengths: Counter[int] = Counter()
+    for edge, count in batch["lengths"][name]:
+        if not (is_integer(edge) and is_integer(count) and edge >= 0 and count > 0):
+            raise ValueError(f"{count!r} completions of {edge!r} tokens")
+        holds_limit = limit is not None and edge - width < limit < edge
+        lengths[limit if holds_limit else edge] += count
+    return lengths
+
+
+def _recent_sample(batches: Sequence[Mapping[str, Any]]) -> LengthSample | None:
+    """The lengths of the last fifth of what was written under the last limit.
+
+    The model changes during a run: what it writes at the end is what a limit has to hold.
+    """
+    if not batches:
+        return None
+    under = len(batches)
+    while under and batches[under - 1]["limit"] == batches[-1]["limit"]:
+        under -= 1
+    parts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    last = batches[under:]
+    for taken, batch in enumerate(reversed(last)):
+        if taken >= len(last) / _LAST_PART and sum(part.total() for part in parts) >= _ENOUGH:
+            break
+        for part, name in zip(parts, ("ended", "cut"), strict=True):
+            part.update(_histogram(batch, name))
+    return LengthSample.from_histograms(*parts)

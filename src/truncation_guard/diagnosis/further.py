@@ -1,0 +1,134 @@
+"""What else may be wrong with a run, each of which is easily taken for a short limit.
+
+The one idea: here nothing is said where there is nothing, unlike in the checklist.
+"""
+
+from collections.abc import Callable
+
+from truncation_guard.diagnosis.finding import Evidence, Finding
+from truncation_guard.diagnosis.measures import CLEAR, NOTABLE, Measures
+from truncation_guard.diagnosis.trace import RunTrace
+from truncation_guard.diagnosis.wording import word
+
+_MUCH = 0.25
+_NEARLY_ALL = 0.999
+"""Four printed digits of a length do not tell it from all."""
+_SHORT = 0.2
+"""Even log-normal lengths with a sigma of 2, a quarter of which is cut, do not have those that
+ended at a mean of less than this share of the limit."""
+_RISE = 0.05 - 1e-9
+_PUSH_NOTHING_BACK = ("downweight", "exclude")
+
+
+def further_findings(trace: RunTrace, measures: Measures) -> list[Finding]:
+    """Those that apply."""
+    return [found for check in _CHECKS if (found := check(trace, measures)) is not None]
+
+
+def _stop_tokens(trace: RunTrace, measures: Measures) -> Finding | None:
+    """Nothing ends, or all that ends does so long before the limit."""
+    cut, limit = measures.cut, measures.limit.tokens
+    if cut is None or cut.last <= _MUCH or limit is None or (measures.elsewhere or 0) > _MUCH:
+        return None
+    evidence: Evidence = {
+        "limit": limit,
+        "share": cut.last,
+        "ended_length": measures.ended_length,
+        "nothing_ended": cut.overall >= _NEARLY_ALL,
+    }
+    if evidence["nothing_ended"]:
+        return word("stop-tokens", "warning", evidence)
+    ended = measures.ended_length
+    if ended is None or ended > _SHORT * limit:
+        return None
+    return word("stop-tokens", "warning", evidence)
+
+
+def _elsewhere(trace: RunTrace, measures: Measures) -> Finding | None:
+    cut, elsewhere = measures.cut, measures.elsewhere
+    if cut is None or elsewhere is None or elsewhere <= NOTABLE or elsewhere <= cut.overall / 2:
+        return None
+    return word("cut-elsewhere", "warning", {"share": elsewhere, "truncated": cut.overall})
+
+
+def _rising(trace: RunTrace, measures: Measures) -> Finding | None:
+    cut = measures.cut
+    if cut is None or cut.last <= NOTABLE or cut.last - cut.lowest < max(_RISE, CLEAR * cut.noise):
+        return None
+    known = trace.masked or trace.mode in _PUSH_NOTHING_BACK
+    if not known and not (trace.guarded and trace.mode is None):
+        return None
+    evidence: Evidence = {
+        "lowest": cut.lowest,
+        "last": cut.last,
+        "mode": trace.mode,
+        "masked": trace.masked,
+        "known": bool(known),
+    }
+    return word("rising", "warning", evidence)
+
+
+def _short_unfinished(trace: RunTrace, measures: Measures) -> Finding | None:
+    below = measures.below
+    if below is None or below <= NOTABLE:
+        return None
+    evidence: Evidence = {
+        "share": below,
+        "guarded": trace.guarded,
+        "ratio": measures.unfinished,
+        "limit": measures.limit.tokens,
+        "longest": measures.limit.longest,
+    }
+    if not trace.guarded:
+        return word("short-unfinished", "warning", evidence)
+    # The guard warns where nothing was asked for that could have stopped them.
+    if trace.warned is None:
+        return word("short-unfinished", "unknown", evidence)
+    return word(
+        "short-unfinished", "warning" if "stop-tokens" in trace.warned else "fine", evidence
+    )
+
+
+def _limit_unknown(trace: RunTrace, measures: Measures) -> Finding | None:
+    limit = measures.limit
+    if trace.limit is not None or limit.entries == 0:
+        return None
+    evidence: Evidence = {
+        "assumed": limit.tokens,
+        "entries_at_limit": limit.entries_at_it,
+        "entries": limit.entries,
+        "longest": limit.longest,
+    }
+    return word("limit-unknown", "unknown", evidence)
+
+
+def _limit_changed(trace: RunTrace, measures: Measures) -> Finding | None:
+    if len(trace.limits) < 2:
+        return None
+    return word("limit-changed", "fine", {"limits": list(trace.limits)})
+
+
+def _keys_missing(trace: RunTrace, measures: Measures) -> Finding | None:
+    if trace.source in ("record", "tables") or not trace.training:
+        return None
+    without = sum(w.unfinished is None for w in trace.training)
+    if not without:
+        return None
+    evidence: Evidence = {
+        "entries": len(trace.training),
+        "without": without,
+        "mean_length": any(w.mean_length is not None for w in trace.training),
+    }
+    all_of_them = without == len(trace.training)
+    return word("metrics-missing", "unknown" if all_of_them else "fine", evidence)
+
+
+_CHECKS: tuple[Callable[[RunTrace, Measures], Finding | None], ...] = (
+    _stop_tokens,
+    _elsewhere,
+    _rising,
+    _short_unfinished,
+    _limit_unknown,
+    _limit_changed,
+    _keys_missing,
+)

@@ -1,0 +1,198 @@
+"""The figures that the checks look at: the whole run, how it began and how it ended.
+
+The one idea: a run is read by its fifths, because single batches are noise, and a mean over all of
+it hides that something got better or worse.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import sqrt
+from statistics import fmean, pvariance
+
+from truncation_guard.diagnosis.limits import Limit, below_share, cut_share, find_limit
+from truncation_guard.diagnosis.trace import RunTrace, Window
+
+PARTS = 5
+NOTABLE = 0.05
+"""Share of truncated completions that ScaleRL's stable runs stay under."""
+CLEAR = 2.0
+"""Standard errors between two fifths, for them to differ."""
+_ROUNDING = 1e-9
+_ENOUGH_REWARDS = 5
+_SMALL = 0.05
+"""Of the whole range of the rewards: less is no change, however sure it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A figure over a run."""
+
+    overall: float
+    first: float
+    """Mean of the first fifth."""
+    last: float
+    """Mean of the last fifth."""
+    lowest: float
+    """Mean of the lowest fifth."""
+    highest: float
+    """Of a single entry."""
+    highest_at: float
+    """Its step."""
+    entries: int
+    last_above: float | None
+    """The last step around which the mean of a fifth was above 5 %; None where it never was."""
+    noise: float
+    """Standard error of the difference of two fifths."""
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether this share of truncated completions was worth a word at any time."""
+        first = self.first - CLEAR * self.noise  # of small batches, which may be chance
+        return max(self.overall, self.last, first) > NOTABLE + _ROUNDING
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is measured of a run; None where it is not known."""
+
+    limit: Limit
+    steps: tuple[float, float] | None
+    """First and last step of the training entries."""
+    cut: Course | None
+    """Share of completions that a limit cut; by TRL's metrics it is at most this."""
+    bounded: bool
+    """Whether `cut` is only an upper bound."""
+    unfinished: float | None
+    """Share without a stop token that TRL or the guard knows, of any length."""
+    below: float | None
+    """Share that ended below the limit without a known stop token; by TRL's metrics at least."""
+    elsewhere: float | None
+    """Share cut by the context window or the tool loop."""
+    ended_length: float | None
+    """Mean length of what terminated, in the last fifth."""
+    reward: Course | None
+    reward_change: str | None
+    """`rises`, `falls` or `flat`; None with too few entries to tell."""
+    uniform: float | None
+    """Share of the entries in which all rewards are equal."""
+    silent: float | None
+    """Share of groups without signal, over the run."""
+    evaluation_cut: float | None
+    """Share of truncated completions in the last evaluation."""
+    evaluation_step: float | None
+
+
+def measure(trace: RunTrace) -> Measures:
+    """The figures of a run."""
+    limit = find_limit(trace)
+
+    def cut(window: Window) -> float | None:
+        return cut_share(window, limit, trace.with_tools)
+
+    training = trace.training
+    spreads = [window.reward_std for window in training if window.reward_std is not None]
+    steps = [window.step for window in training if window.step is not None]
+    last_evaluation = _last_evaluation(trace.evaluation)
+    below = mean_of(training, lambda w: below_share(w, limit, trace.with_tools))
+    only_means = any(w.unfinished is None and cut(w) is not None for w in training)
+    return Measures(
+        limit=limit,
+        steps=(steps[0], steps[-1]) if steps else None,
+        cut=_course(training, cut),
+        bounded=not trace.guarded and (bool(below) or only_means),
+        unfinished=mean_of(training, lambda w: w.unfinished),
+        below=below,
+        elsewhere=mean_of(training, lambda w: w.elsewhere),
+        ended_length=_ended_length(_parts(training)[-1] if training else [], limit.tokens),
+        reward=_course(training, lambda w: w.reward),
+        reward_change=_change([w.reward for w in training if w.reward is not None]),
+        uniform=sum(spread == 0 for spread in spreads) / len(spreads) if spreads else None,
+        silent=mean_of(training, lambda w: w.silent_groups),
+        evaluation_cut=mean_of(last_evaluation, cut),
+        evaluation_step=last_evaluation[-1].step if last_evaluation else None,
+    )
+
+
+def mean_of(windows: Sequence[Window], figure: Callable[[Window], float | None]) -> float | None:
+    """The mean over the entries that have it, each weighing its completions where these are known.
+
+    For shares and means of the record that is exact. The entries of a log weigh alike: but for the
+    last one they are of equally many batches, and the batches of a training are of one size.
+    """
+    known = [(value, w.completions or 1) for w in windows if (value := figure(w)) is not None]
+    if not known:
+        return None
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
+
+
+def _course(windows: Sequence[Window], figure: Callable[[Window], float | None]) -> Course | None:
+    seen = [window for window in windows if figure(window) is not None]
+    if not seen:
+        return None
+    parts = [mean for part in _parts(seen) if (mean := mean_of(part, figure)) is not None]
+    values = [value for window in seen if (value := figure(window)) is not None]
+    top = max(range(len(values)), key=values.__getitem__)
+    return Course(
+        overall=mean_of(seen, figure) or 0.0,
+        first=parts[0],
+        last=parts[-1],
+        lowest=min(parts),
+        highest=values[top],
+        highest_at=seen[top].step or 0.0,
+        entries=len(seen),
+        last_above=_last_above(seen, values),
+        noise=_noise(values),
+    )
+
+
+def _parts(windows: Sequence[Window]) -> list[Sequence[Window]]:
+    """Fifths; single entries where there are fewer than five."""
+    number = min(PARTS, len(windows))
+    edges = [len(windows) * i // number for i in range(number + 1)]
+    return [windows[start:end] for start, end in pairwise(edges)]
+
+
+def _last_above(windows: Sequence[Window], values: Sequence[float]) -> float | None:
+    width = max(len(values) // PARTS, 1)
+    sums = [0.0, *accumulate(values)]
+    for end in range(len(values), width - 1, -1):
+        if (sums[end] - sums[end - width]) / width > NOTABLE + _ROUNDING:
+            return windows[end - 1].step
+    return None
+
+
+def _ended_length(windows: Sequence[Window], limit: int | None) -> float | None:
+    """Tokens of what terminated, over their number."""
+    tokens = ended = 0.0
+    for window in windows:
+        length, unfinished = window.terminated_length(limit), window.unfinished
+        if length is not None and unfinished is not None:
+            weight = (1 - unfinished) * (window.completions or 1)
+            tokens, ended = tokens + length * weight, ended + weight
+    return tokens / ended if ended else None
+
+
+def _noise(values: Sequence[float]) -> float:
+    """From the scatter of neighbours, which a trend does not show in."""
+    steps = [later - earlier for earlier, later in pairwise(values)]
+    return sqrt(pvariance(steps, 0.0) / max(len(values) // PARTS, 1)) if steps else 0.0
+
+
+def _change(rewards: Sequence[float]) -> str | None:
+    """Whether the reward of the last fifth differs from that of the first."""
+    if len(rewards) < _ENOUGH_REWARDS:
+        return None
+    size = len(rewards) // PARTS
+    difference = fmean(rewards[-size:]) - fmean(rewards[:size])
+    least = max(CLEAR * _noise(rewards), _SMALL * (max(rewards) - min(rewards)))
+    if abs(difference) <= least + _ROUNDING:
+        return "flat"
+    return "rises" if difference > 0 else "falls"
+
+
+def _last_evaluation(windows: Sequence[Window]) -> list[Window]:
+    """All batches of the newest step that was evaluated."""
+    if not windows:
+        return []
+    return [window for window in windows if window.step == windows[-1].step]

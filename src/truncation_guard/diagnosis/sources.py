@@ -1,0 +1,145 @@
+"""What a run left behind, and which of it to go by.
+
+The one idea: exact counts before means, means before text: the guard's record, then
+`trainer_state.json`, then a log or completions tables. Content decides what a file is, not its
+name.
+"""
+
+import codecs
+import re
+from pathlib import Path
+
+from truncation_guard.diagnosis.from_record import read_guard_record
+from truncation_guard.diagnosis.log_lines import read_log
+from truncation_guard.diagnosis.tables import read_tables
+from truncation_guard.diagnosis.trace import RunTrace
+from truncation_guard.diagnosis.trainer_state import read_trainer_state
+from truncation_guard.record import FILE_NAME
+
+_STATE = "trainer_state.json"
+_HEAD = 1 << 20
+_FIRST = 1 << 13
+"""Later on, zeros in a text are what a crash left of its end."""
+_GLOBAL_STEP = re.compile(rb'"global_step"\s*:\s*(\d+)')
+_RECORD = re.compile(rb'\s*\{[^{}]*"kind"\s*:\s*"start"')
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""PowerShell writes UTF-16 when output is redirected."""
+_REMEDY = (
+    f"Pass a run's output folder (with {FILE_NAME}, checkpoint-*/{_STATE} or completions/*.parquet)"
+    f", a {_STATE}, or a training log."
+)
+
+
+def read_run(path: Path) -> RunTrace:
+    """What a file or folder tells of a run.
+
+    Raises:
+        FileNotFoundError: where there is none, or nothing to read in it.
+        OSError: for what cannot be opened.
+        ValueError: for what cannot be read, or tells nothing about rollouts.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. {_REMEDY}")
+    return _read_folder(path) if path.is_dir() else _read_file(path)
+
+
+def _read_file(path: Path) -> RunTrace:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith(b"PAR1"):
+        return read_tables(path, [path])
+    encoding = next((e for mark, e in _BYTE_ORDER_MARKS.items() if head.startswith(mark)), "utf-8")
+    if encoding != "utf-16" and b"\0" in head[:_FIRST]:
+        raise ValueError(f"{path} is a binary file. {_REMEDY}")
+    if path.name == _STATE or (head.lstrip().startswith(b"{") and b'"log_history"' in head):
+        return read_trainer_state(path)
+    if path.name == FILE_NAME or _RECORD.match(head):
+        return read_guard_record(path)
+    trace = read_log(path, encoding)
+    if not trace.training and not trace.evaluation:
+        raise ValueError(
+            f"{path} has no metric line: no Python dict or JSON with a reward or completions/*. "
+            f"{_REMEDY}"
+        )
+    return trace
+
+
+def _read_folder(path: Path) -> RunTrace:
+    record = path / FILE_NAME
+    states = _states(path)
+    found: RunTrace | None = None
+    passed_over: list[str] = []
+    if record.is_file():
+        try:
+            found = read_guard_record(record)
+        except ValueError as error:
+            if not states:
+                raise
+            passed_over.append(f"Passed over: {error}")
+    if found is not None and (found.training or not states):
+        if states:
+            _add_state(found, states[0])
+        return found
+    if states:
+        trace = _read_newest(states)
+        trace.notes.extend(passed_over)
+        return trace
+    for folder in (path / "completions", path):
+        # Steps above 99999 have one digit more.
+        tables = sorted(folder.glob("*.parquet"), key=lambda file: (len(file.name), file.name))
+        if tables:
+            return read_tables(folder, tables)
+    raise FileNotFoundError(f"{path} has nothing to read in it. {_REMEDY}")
+
+
+def _states(path: Path) -> list[Path]:
+    """The states of a run, the furthest first."""
+    files = [path / _STATE, *path.glob(f"checkpoint-*/{_STATE}")]
+    return sorted(filter(Path.is_file, files), key=_global_step, reverse=True)
+
+
+def _global_step(state: Path) -> int:
+    with state.open("rb") as file:
+        found = _GLOBAL_STEP.search(file.read(1 << 16))
+    return -1 if found is None else int(found[1])
+
+
+def _read_newest(states: list[Path]) -> RunTrace:
+    """The furthest state that can be read as a whole, else what can be read of the furthest."""
+    errors: list[ValueError] = []
+    partly: list[RunTrace] = []
+    for state in states:
+        try:
+            trace = read_trainer_state(state)
+        except ValueError as error:
+            errors.append(error)
+            continue
+        if not trace.broken:
+            trace.notes.extend(f"Passed over: {error}" for error in errors)
+            trace.notes.extend(f"Passed over: {other.path} breaks off." for other in partly)
+            return trace
+        partly.append(trace)
+    if partly:
+        return partly[0]
+    raise errors[0]
+
+
+def _add_state(trace: RunTrace, state: Path) -> None:
+    """What only the state knows of a run whose record there is."""
+    try:
+        other = read_trainer_state(state)
+    except ValueError as error:
+        trace.notes.append(f"Passed over: {error}")
+        return
+    trace.warned = other.warned if other.guarded else None
+    first = trace.training[0].step or 0
+    before = [window for window in other.training if (window.step or 0) <= first]
+    if before:
+        trace.notes.append(
+            f"The record begins at step {first:g}: {len(before)} earlier entries of {state} are "
+            "left out."
+        )

@@ -1,0 +1,220 @@
+"""What is known of a run: the same for every source.
+
+The one idea: a metric of TRL means what TRL computes, not what its name says, so the numbers of a
+log window are put right here, once, and what cannot be put right is None.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from truncation_guard.lengths import LengthSample
+
+SourceKind = Literal["record", "trainer_state", "tables", "log"]
+
+_PRINTED_IN_FULL = 10_000
+"""transformers 5 prints four significant digits; a length from here on may have lost some."""
+_TOO_FEW_TERMINATED = 0.95
+"""Above it, four printed digits of the mean length do not tell the length of the few others."""
+_WRAPPED = re.compile(r"\(([^(),]*)[^()]*\)$")
+_STEPS = ("step", "global_step", "train/global_step")
+_WHEN = ("step", "epoch")
+_OLDER = ("completion_length",)
+"""TRL's name up to 0.16; Unsloth goes on logging it beside the newer one."""
+_FIELDS = {
+    "completion_length": "mean_length",
+    "completions/mean_length": "mean_length",
+    "completions/max_length": "max_length",
+    "completions/clipped_ratio": "ratio",
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "frac_reward_zero_std": "silent_groups",
+    "tools/call_frequency": "tools",
+    "truncation_guard/truncated_share": "truncated",
+    "truncation_guard/cause/context": "cause/context",
+    "truncation_guard/cause/tool": "cause/tool",
+    "truncation_guard/stopped_share": "stopped",
+    "truncation_guard/groups_without_signal": "guard_silent",
+    "truncation_guard/reward": "guard_reward",
+    "truncation_guard/reward_terminated": "reward_terminated",
+    "truncation_guard/reward_truncated": "reward_truncated",
+    "truncation_guard/limit": "limit",
+}
+
+
+@dataclass(slots=True)
+class Window:
+    """One entry of a log, or one generation batch of the guard's record.
+
+    Figures of a log entry are means over the generation batches since the entry before; None where
+    nothing was measured.
+    """
+
+    step: float | None = None
+    """Finished optimizer steps."""
+    epoch: float | None = None
+    completions: int | None = None
+    """How many there were; only the record knows."""
+    truncated: float | None = None
+    """Share that a limit cut, by the guard."""
+    elsewhere: float | None = None
+    """Share cut by the context window or the tool loop, by the guard; part of `truncated`."""
+    stopped: float | None = None
+    """Share that ended below every limit without a stop token, by the guard."""
+    ratio: float | None = None
+    """TRL's `completions/clipped_ratio`: share whose last token is no stop token that TRL knows."""
+    mean_length: float | None = None
+    max_length: float | None = None
+    """The mean of the batches' longest."""
+    ended_length: float | None = None
+    """Mean length of those that ended by themselves; only the record knows it."""
+    reward: float | None = None
+    """As the reward functions gave it, where the guard says; else as TRL logs it."""
+    reward_std: float | None = None
+    silent_groups: float | None = None
+    """Share of groups whose advantages are all 0, or whose rewards are all equal."""
+    reward_terminated: float | None = None
+    reward_truncated: float | None = None
+    limit: int | None = None
+    """In tokens; where it was recorded."""
+
+    @property
+    def unfinished(self) -> float | None:
+        """Share truncated: the guard's where there is one, else TRL's ratio."""
+        return self.ratio if self.truncated is None else self.truncated
+
+    def terminated_length(self, limit: int | None) -> float | None:
+        """Mean length in tokens of the completions that terminated, put right.
+
+        TRL counts 0 for a batch without any. Where every truncated completion stands at the limit,
+        the total is known, so the mean is too: (mean - ratio * limit) / (1 - ratio).
+
+        Args:
+            limit: what the truncated ones were cut at.
+
+        Returns:
+            None where none terminated, and where it cannot be known.
+        """
+        if self.ended_length is not None:
+            return self.ended_length
+        share, mean = self.unfinished, self.mean_length
+        if share is None or mean is None or share == 1.0:
+            return None
+        if share == 0.0:
+            return mean
+        if limit is None or self.stopped or self.elsewhere or share > _TOO_FEW_TERMINATED:
+            return None
+        length = (mean - share * limit) / (1 - share)
+        return length if 1 <= length <= limit else None
+
+
+@dataclass(slots=True)
+class RunTrace:
+    """A run, as far as one source or several know it."""
+
+    source: SourceKind
+    path: str
+    """The file or folder that the windows are from."""
+    training: list[Window] = field(default_factory=list)
+    evaluation: list[Window] = field(default_factory=list)
+    steps_known: bool = True
+    """False: entries of a log are numbered, because it does not say its steps."""
+    limit: int | None = None
+    """The last limit in tokens that is recorded; None where none is."""
+    limits: tuple[int, ...] = ()
+    """All limits of the training, in their order."""
+    mode: str | None = None
+    """What the guard did about truncated completions; None where that is not recorded."""
+    guarded: bool = False
+    masked: bool | None = None
+    """TRL's `mask_truncated_completions`; None where it is not recorded."""
+    warned: Mapping[str, int] | None = None
+    """Code -> WARN lines of the guard, or 1 where only that there were some is known; None where
+    nothing of it is recorded."""
+    sample: LengthSample | None = None
+    """The lengths of the last part of the training."""
+    with_tools: bool = False
+    broken: bool = False
+    """Whether the file breaks off."""
+    notes: list[str] = field(default_factory=list)
+
+
+def to_window(
+    metrics: Mapping[str, Any], *, printed: bool = False
+) -> tuple[bool, Window, bool] | None:
+    """A log entry as the trainer made it.
+
+    Args:
+        metrics: name -> value; numbers, or text as transformers 5 prints it. The names are TRL's of
+            0.14 to 1.16, or these as Weights & Biases has them (`train/`, `eval/`).
+        printed: whether numbers may have been cut to four significant digits.
+
+    Returns:
+        Whether it is of a training, its figures, and whether tools were called; None for an entry
+        that is not about rollouts.
+    """
+    found: dict[tuple[bool, str], float | None] = {}
+    for name, value in metrics.items():
+        place = _place(name)
+        if place is not None and (place not in found or name not in _OLDER):
+            found[place] = number(value)
+    splits = {
+        training
+        for (training, key), value in found.items()
+        if key not in _WHEN and value is not None
+    }
+    if not splits:
+        return None
+    training = True in splits
+    figures = {key: value for (split, key), value in found.items() if split == training}
+    figures |= {key: found.get((True, key)) for key in _WHEN}
+    called = figures.pop("tools", None) is not None
+    cuts = [figures.pop(f"cause/{cause}", None) for cause in ("context", "tool")]
+    if None not in cuts:
+        figures["elsewhere"] = sum(cut for cut in cuts if cut is not None)
+    for guards, trls in (("guard_reward", "reward"), ("guard_silent", "silent_groups")):
+        value = figures.pop(guards, None)
+        figures[trls] = figures.get(trls) if value is None else value
+    limit = figures.pop("limit", None)
+    window = Window(**figures)  # type: ignore[arg-type]  # the names are those of _FIELDS
+    if printed:
+        window.max_length = _in_full(window.max_length)
+        limit = _in_full(limit)
+    window.limit = None if limit is None else round(limit)
+    return training, window, called
+
+
+def number(value: Any) -> float | None:
+    """A finite number, from whatever was printed for it; None for all else."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        wrapped = _WRAPPED.search(value) if isinstance(value, str) else None
+        return None if wrapped is None else number(wrapped[1])  # np.float64(0.5), tensor(0.5)
+    return found if math.isfinite(found) and value is not True and value is not False else None
+
+
+@lru_cache(maxsize=4096)
+def _place(name: str) -> tuple[bool, str] | None:
+    """Whether a metric is of a training, and the figure that it is; None for all others."""
+    if name in _STEPS:
+        return True, "step"
+    if name in ("epoch", "train/epoch"):
+        return True, "epoch"
+    bare = name.removeprefix("train/")
+    training = not bare.startswith(("eval_", "eval/"))
+    field_name = _FIELDS.get(bare if training else bare[len("eval_") :])
+    return None if field_name is None else (training, field_name)
+
+
+def _in_full(length: float | None) -> float | None:
+    """A printed length with the digits that it lost, if a round number tells them."""
+    if length is None or length < _PRINTED_IN_FULL:
+        return length
+    half = 10 ** (math.floor(math.log10(length)) - 3) / 2
+    unit = 64 if half < 32 else 1024  # no two multiples of it print the same
+    nearest = unit * round(length / unit)
+    return float(nearest) if abs(nearest - length) <= half else length

@@ -1,0 +1,120 @@
+"""The verdict: whether truncation is what holds a run back.
+
+The one idea: it takes both, much truncation and a run that does not learn. One without the other is
+"may be" or "is not".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from truncation_guard.diagnosis.finding import Finding, share_text, unit_text
+from truncation_guard.diagnosis.findings import MUCH
+from truncation_guard.diagnosis.measures import NOTABLE, Course, Measures
+from truncation_guard.diagnosis.trace import RunTrace
+
+Answer = Literal["is", "is not", "may be"]
+
+_MOST = 0.75
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether truncation holds a run back, and why so."""
+
+    answer: Answer
+    reason: str
+
+    def __str__(self) -> str:
+        """The first line of a report."""
+        return f"truncation {self.answer} what holds this run back: {self.reason}"
+
+
+def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> Verdict:
+    """The verdict on a run."""
+    cut, below = measures.cut, measures.below or 0.0
+    if cut is None:
+        return _without_shares(trace, measures)
+    # The guard counts these apart; here they are in TRL's ratio.
+    if not trace.guarded and below > NOTABLE and below >= cut.overall and cut.last <= MUCH:
+        least = "" if below == measures.unfinished else "at least "
+        return Verdict(
+            "is not",
+            f"{least}{share_text(below)} of the completions ended without a known stop token, but "
+            "below the limit, which is no matter of length",
+        )
+    if cut.last <= NOTABLE:
+        return _hardly(trace, measures, cut)
+    return _cut(trace, measures, cut, {finding.code: finding for finding in findings})
+
+
+def _without_shares(trace: RunTrace, measures: Measures) -> Verdict:
+    share = measures.evaluation_cut
+    if share is None:
+        return Verdict("may be", "what there is does not tell whether completions were cut off")
+    what = f"{share_text(share)} of the answers were cut off in its last evaluation"
+    if share <= NOTABLE:
+        return Verdict("is not", f"{what}, and there is nothing about its training")
+    return Verdict("may be", f"{what}, but there is nothing about its training")
+
+
+def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> Verdict:
+    if cut.is_notable:
+        unit = unit_text(trace.steps_known)
+        until = (
+            "" if cut.last_above is None else f", and hardly any after {unit} {cut.last_above:g}"
+        )
+        return Verdict(
+            "is not",
+            f"{share_text(max(cut.first, cut.overall))} of the completions were cut off for a "
+            f"time, but {share_text(cut.last)} at the end{until}",
+        )
+    reason = f"only {share_text(cut.overall)} of the completions were cut off"
+    if cut.highest == 0:
+        reason = "no completion was cut off"
+    if measures.reward_change in ("flat", "falls"):
+        return Verdict("is not", f"{reason}, and the reward did not rise all the same")
+    return Verdict("is not", reason)
+
+
+def _cut(trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, Finding]) -> Verdict:
+    at = "" if measures.limit.tokens is None else f" at {measures.limit.tokens} tokens"
+    if "cut-elsewhere" in found:
+        at = " by the context window or in the tool loop"
+    bound = "at most " if measures.bounded and cut.last < 1 else ""
+    reason = f"{bound}{share_text(cut.last)} of the completions were cut off{at} at the end"
+    harm = _harm(measures)
+    much = cut.last > MUCH
+    answer: Answer = "may be"
+    if much and harm:
+        answer, reason = "is", f"{reason}, and {harm}"
+    elif cut.last >= _MOST and measures.reward_change != "rises":
+        answer = "is"
+    elif measures.reward_change == "rises":
+        reason += ", but the reward rises"
+    elif harm:
+        reason += f", and {harm}"
+    if cut.entries == 1:
+        reason += ", as far as a single entry tells"
+    if "stop-tokens" in found:
+        nothing_ended = found["stop-tokens"].evidence["nothing_ended"]
+        reason += (
+            "; stop tokens that do not fire would look the same"
+            if nothing_ended
+            else "; but what ends does so much earlier, so a longer limit may not help"
+        )
+    return Verdict(answer, reason)
+
+
+def _harm(measures: Measures) -> str:
+    """What a run that does not learn shows; empty where it shows nothing of that."""
+    if measures.reward_change == "rises":
+        return ""
+    if measures.uniform is not None and measures.uniform >= _HALF:
+        return "most of the time all rewards are equal"
+    if measures.silent is not None and measures.silent >= _HALF:
+        return f"{share_text(measures.silent)} of the groups teach nothing"
+    if measures.reward_change in ("flat", "falls"):
+        return "the reward does not rise"
+    return ""

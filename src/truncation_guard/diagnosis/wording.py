@@ -1,0 +1,222 @@
+"""What the answers to the checklist say: a fact and a remedy, out of their figures.
+
+The one idea: a figure that is a bound, or rests on an assumption, is never worded as a figure.
+"""
+
+from collections.abc import Callable
+
+from truncation_guard.diagnosis.finding import (
+    Evidence,
+    Finding,
+    Severity,
+    share_text,
+    span_text,
+    unit_text,
+)
+from truncation_guard.diagnosis.further_wording import ADD_A_GUARD, FURTHER_WORDING
+
+_SOURCES = {
+    "record": "the record",
+    "trainer_state": "the log_history",
+    "tables": "a completions table",
+    "log": "the log",
+}
+_RAISE = "raise max_completion_length (how far: see limit-needed)"
+_PROFILE = "truncation_guard.profile_rollouts at a generous limit"
+_HALF = 0.5
+_DEFAULTS = {256: "before TRL 1.12", 512: "since TRL 1.12"}
+
+
+def word(code: str, severity: Severity, evidence: Evidence) -> Finding:
+    """The finding of these figures."""
+    fact, remedy = _WORDING[code](severity, evidence)
+    return Finding(code, severity, fact, evidence, remedy)
+
+
+def _bound(evidence: Evidence) -> str:
+    return "at most " if evidence["bounded"] and evidence["share"] else ""
+
+
+def _pile_up(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if severity == "unknown":
+        return f"the lengths of the completions are not in {_SOURCES[evidence['source']]}", _guard()
+    longest = f"{evidence['longest']:g}"
+    if severity == "fine":
+        return f"lengths do not pile up at one value; the longest are {longest} tokens long", ""
+    assumed = ", which is assumed to be the limit" if evidence["assumed"] else ""
+    return (
+        f"lengths pile up at {evidence['limit']} tokens{assumed}: {_bound(evidence)}"
+        f"{share_text(evidence['share'])} of the completions were cut there at the end, and the "
+        f"longest has that length in {evidence['entries_at_limit']} of {evidence['entries']} "
+        "entries",
+        _RAISE,
+    )
+
+
+def _default_limit(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    limit = evidence["limit"]
+    if limit is None:
+        return "whether the limit was a default is not known, nor is the limit", ""
+    is_default = limit in _DEFAULTS
+    since = f"TRL's default ({_DEFAULTS[limit]})" if is_default else "no default of TRL"
+    fact = f"the {'assumed ' if evidence['assumed'] else ''}limit of {limit} tokens is {since}"
+    if severity != "warning":
+        return f"{fact}{', and holds what was written' if is_default else ''}", ""
+    return f"{fact}: it was chosen for no task", "set max_completion_length to what the task needs"
+
+
+def _limit_needed(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    limit = evidence["limit"]
+    if "basis" in evidence:
+        fact = evidence["reason"]
+        if severity == "fine":
+            return fact, ""
+        if evidence["recommended"] is None:
+            return fact, f"measure with {_PROFILE}, and look at stop tokens and repetition first"
+        name = f"max_completion_length={evidence['recommended']}"
+        return fact, f"set {name}, and check it with {_PROFILE}"
+    if "held" not in evidence:
+        source = _SOURCES[evidence["source"]]
+        fact = f"what limit would hold 95% of the completions cannot be known from {source}"
+        if evidence["source"] == "tables":
+            return fact, (
+                "count them again with truncation_guard.profile_completions, which takes the "
+                "tokenizer and the limit"
+            )
+        return fact, f"measure it with {_PROFILE}"
+    held = share_text(evidence["held"])
+    name = "the limit" if limit is None else f"the limit of {limit} tokens"
+    least = "at least " if evidence["bounded"] and evidence["held"] < 1 else ""
+    if severity == "fine":
+        return f"{name} held {least}{held} of the completions at the end", ""
+    return (
+        f"{name} held {least}{held} of the completions at the end; what would hold 95% cannot be "
+        "known from means, for the lengths behind the cuts are in none of them",
+        f"measure it with {_PROFILE}",
+    )
+
+
+def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if severity == "unknown":
+        source = _SOURCES[evidence["source"]]
+        return f"how many completions were cut off is not in {source}", _guard()
+    if evidence["highest"] == 0:
+        return f"no completion was cut off{span_text(evidence)}", ""
+    fact = (
+        f"{_bound(evidence)}{share_text(evidence['share'])} of the completions were cut off"
+        f"{span_text(evidence)}"
+    )
+    if evidence["entries"] > 1:
+        unit = unit_text(evidence["steps_known"])
+        fact += (
+            f": {share_text(evidence['first'])} at first, {share_text(evidence['last'])} at the "
+            f"end, {share_text(evidence['highest'])} at most ({unit} {evidence['highest_at']:g})"
+        )
+    return fact, "" if severity == "fine" else _RAISE
+
+
+def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if severity == "unknown":
+        return "a guard was on; whether it wrote WARN lines is not recorded", ""
+    if not evidence["codes"] and evidence["guarded"]:
+        return (
+            "a guard was on, and no WARN line of it is in the log",
+            "log stderr as well (2>&1), and leave warn_above at its default",
+        )
+    if not evidence["codes"]:
+        return "nothing ever warned about it: TRL itself only logs a ratio", ADD_A_GUARD
+    lines = "" if evidence["lines"] is None else f" in {evidence['lines']} WARN lines"
+    return f"the guard warned of it{lines} ({evidence['codes']})", "follow the first of the lines"
+
+
+def _no_signal(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if severity == "unknown":
+        return f"how many groups had no signal is not in {_SOURCES[evidence['source']]}", ""
+    fact = (
+        f"{share_text(evidence['share'])} of the groups taught nothing: all their advantages are 0"
+    )
+    if severity == "fine":
+        return fact, ""
+    return fact, (
+        "end truncation first, where there is some; then make the problems easier or harder, or "
+        "raise num_generations"
+    )
+
+
+def _reward(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if "source" in evidence:
+        return f"the reward is not in {_SOURCES[evidence['source']]}", ""
+    fact = f"the reward went from {evidence['first']:.3g} to {evidence['last']:.3g}"
+    if evidence["entries"] == 1:
+        fact = f"the reward is {evidence['first']:.3g}"
+    fact += span_text(evidence)
+    if severity == "unknown":
+        return f"{fact}; {evidence['entries']} entries are too few to tell a change from noise", ""
+    fact += {"falls": ": it falls", "flat": ": it is flat"}.get(evidence["change"], "")
+    if severity == "fine":
+        return fact, ""
+    if (evidence["uniform"] or 0) >= _HALF:
+        fact += f"; all rewards are equal in {share_text(evidence['uniform'])} of the entries"
+    return fact, "end truncation first, where there is some; then look at the reward functions"
+
+
+def _guarded(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if "share" not in evidence:
+        return "whether advantages had to be guarded is not known", ""
+    if not evidence["notable"]:
+        return "there was hardly anything to guard the advantages against", ""
+    mode = evidence["mode"]
+    if evidence["guarded"] and mode is None:
+        return "a guard was on; in which mode is not recorded", ""
+    if mode == "observe":
+        return "the guard was on and changed nothing (mode=observe)", "use its default mode"
+    if evidence["guarded"]:
+        return f"the guard in mode={mode} kept truncated completions from the advantages", ""
+    if evidence["masked"]:
+        return (
+            "mask_truncated_completions kept truncated completions from the loss, but their "
+            "rewards stayed in the baseline of their groups",
+            f"{ADD_A_GUARD} instead",
+        )
+    masked = " and no mask" if evidence["masked"] is False else ""
+    fact = f"no guard{masked}: truncated completions were scored like wrong answers"
+    if evidence["masked"] is None:
+        fact += " (whether mask_truncated_completions was set is not recorded)"
+    return fact, ADD_A_GUARD
+
+
+def _evaluation(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if severity == "unknown":
+        evaluated = evidence["evaluated"]
+        return (
+            "evaluations do not say whether answers finish"
+            if evaluated
+            else "there was no evaluation"
+        ), ""
+    unit, step = unit_text(evidence["steps_known"]), evidence["step"]
+    at = "" if step is None else f" at {unit} {step:g}"
+    fact = f"{share_text(evidence['share'])} of the answers were cut off in the evaluation{at}"
+    if severity == "fine":
+        return fact, ""
+    training = evidence["training_share"]
+    if training is not None:
+        fact += f" ({share_text(training)} in training by then)"
+    return fact, "eval_reward is that of cut answers: raise max_completion_length"
+
+
+def _guard() -> str:
+    return f"{ADD_A_GUARD}: it records them"
+
+
+_WORDING: dict[str, Callable[[Severity, Evidence], tuple[str, str]]] = {
+    "pile-up": _pile_up,
+    "default-limit": _default_limit,
+    "limit-needed": _limit_needed,
+    "truncated": _truncated,
+    "warned": _warned,
+    "no-signal": _no_signal,
+    "reward": _reward,
+    "guarded": _guarded,
+    "evaluation": _evaluation,
+    **FURTHER_WORDING,
+}

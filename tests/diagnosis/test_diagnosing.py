@@ -1,0 +1,185 @@
+"""The report, its JSON, and the command, on a log of the table."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl_logs
+from rich.console import Console
+
+from truncation_guard.diagnosis.command import add_diagnose_command
+from truncation_guard.diagnosis.diagnosing import diagnose
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+REPORT = """\
+truncation is not what holds this run back: 100% of the completions ended without a known stop \
+token, but below the limit, which is no matter of length
+train.log (a log: means over log windows, as printed; entries: 20 of training, 0 of evaluation)
+
+           finding            evidence                            remedy
+ ───────────────────────────────────────────────────────────────────────────────────────────────────
+ warning   reward             the reward went from 0.609 to       end truncation first, where there
+                              0.484 from entry 1 to 20: it is     is some; then look at the reward
+                              flat                                functions
+ warning   short-unfinished   100% of the completions count as    a longer limit does not help: look
+                              clipped and yet are short (the      for a stop token that tokenizer
+                              longest has 90 tokens, the limit    and generation config do not name,
+                              is 512): TRL counts what does not   for stop strings, tools, or an
+                              end on a stop token that it knows   environment that ends them
+ unknown   evaluation         there was no evaluation
+ fine      pile-up            lengths do not pile up at one
+                              value; the longest are 90 tokens
+                              long
+ fine      default-limit      the limit of 512 tokens is TRL's
+                              default (since TRL 1.12), and
+                              holds what was written
+ fine      limit-needed       the limit of 512 tokens held 100%
+                              of the completions at the end
+ fine      truncated          no completion was cut off from
+                              entry 1 to 20
+ fine      no-signal          17.5% of the groups taught
+                              nothing: all their advantages are
+                              0
+ fine      guarded            there was hardly anything to
+                              guard the advantages against
+
+Note: The log does not tell its steps: its entries are numbered instead."""
+
+
+@pytest.fixture
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short name in the report."""
+    (tmp_path / "train.log").write_bytes((LOGS / "short_with_ratio_one.log").read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str) -> int:
+    """As `truncation-guard` calls the command."""
+    parser = argparse.ArgumentParser()
+    add_diagnose_command(parser.add_subparsers())
+    options = parser.parse_args(["diagnose", *arguments])
+    status: int = options.run(options)
+    return status
+
+
+@pytest.mark.usefixtures("_in_folder")
+def test_the_report_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train.log") == 1
+    out, err = capsys.readouterr()
+    assert out == REPORT + "\n"
+    assert err == ""
+
+
+@pytest.mark.usefixtures("_in_folder")
+def test_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train.log", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["path", "source", "healthy", "verdict", "findings", "notes"]
+    assert found["path"] == "train.log"
+    assert (found["source"], found["healthy"]) == ("log", False)
+    assert found["verdict"]["answer"] == "is not"
+    short = next(each for each in found["findings"] if each["code"] == "short-unfinished")
+    assert list(short) == ["code", "severity", "fact", "evidence", "remedy"]
+    assert short["evidence"] == {
+        "share": 1.0,
+        "guarded": False,
+        "ratio": 1.0,
+        "limit": 512,
+        "longest": 90.0,
+    }
+
+
+def test_every_diagnosis_is_json() -> None:
+    for path in LOGS.rglob("*"):
+        if path.is_file() and path.name != "no_metrics.log":
+            json.dumps(diagnose(path).to_dict(), allow_nan=False)
+
+
+def test_a_healthy_run_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(LOGS / "healthy.jsonl")) == 0
+    assert "no completion was cut off" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_what_cannot_be_read_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="has nothing to read in it"):
+        run(str(tmp_path))
+
+
+def test_a_plot_is_drawn_where_it_is_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run(str(LOGS / "healthy.jsonl"), "--plot", str(tmp_path / "run.png"))
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_notebook_shows_the_table() -> None:
+    diagnosis = diagnose(LOGS / "short_with_ratio_one.log")
+    bundle = diagnosis._repr_mimebundle_()
+    assert bundle["text/plain"] == str(diagnosis)
+    assert bundle["text/html"].startswith("<pre>")
+    assert "short-unfinished" in bundle["text/html"]
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(diagnosis)
+    assert "short-unfinished" in console.export_text()
+
+
+def test_the_repr_names_what_to_look_into() -> None:
+    assert repr(diagnose(LOGS / "short_with_ratio_one.log")) == (
+        "Diagnosis(answer='is not', source='log', codes=['reward', 'short-unfinished'])"
+    )
+
+
+def test_tools_make_lengths_uncertain_and_a_note_says_so(tmp_path: Path) -> None:
+    metrics = {"reward": 0.5, "completions/clipped_ratio": 0.5, "tools/call_frequency": 1.0}
+    path = trl_logs.write(tmp_path / "train.log", f"{metrics}\n")
+    assert diagnose(path).trace.notes[-1] == (
+        "Tools were called: TRL leaves their tokens out of the lengths, so a completion may be cut "
+        "and yet be shorter than the limit."
+    )
+    guarded = metrics | {"truncation_guard/truncated_share": 0.5}
+    trl_logs.write(path, f"{guarded}\n")
+    assert not any("Tools" in note for note in diagnose(path).trace.notes)
+
+
+LOADED = """
+import sys
+{statements}
+print(sorted({{"torch", "transformers", "trl", "datasets", "pyarrow", "scipy", "numpy", "rich"}} &
+             sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "loaded"),
+    [
+        ("import truncation_guard.diagnosis.command", []),
+        (
+            "from truncation_guard.diagnosis.diagnosing import diagnose\n"
+            f"diagnose({str(LOGS / 'default_256.log')!r})",
+            ["numpy"],
+        ),
+        ("import numpy, rich", ["numpy", "rich"]),  # the test of the test
+    ],
+)
+def test_nothing_heavy_is_loaded(statements: str, loaded: list[str]) -> None:
+    script = LOADED.format(statements=statements)
+    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert output.stdout.decode().strip() == str(loaded)
+
+
+def table_of(text: str) -> list[str]:
+    return re.findall(r"^ (?:problem|warning|unknown|fine) +(\S+)", text, flags=re.MULTILINE)
+
+
+def test_the_worst_comes_first() -> None:
+    diagnosis: Any = diagnose(LOGS / "default_256.log")
+    order = ["problem", "warning", "unknown", "fine"]
+    expected = sorted(diagnosis.findings, key=lambda found: order.index(found.severity))
+    assert table_of(str(diagnosis)) == [found.code for found in expected]

@@ -1,0 +1,894 @@
+"""Figures -> answers, both sides of every boundary, and what they say in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from truncation_guard import LengthSample
+from truncation_guard.diagnosis.finding import Finding, share_text
+from truncation_guard.diagnosis.findings import find_all
+from truncation_guard.diagnosis.measures import measure
+from truncation_guard.diagnosis.trace import RunTrace, Window
+from truncation_guard.diagnosis.verdict import judge
+
+LIMIT = 100
+RISES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+FLAT = [0.5] * 10
+
+
+def entries(ratios: list[float | None], **figures: Any) -> list[Window]:
+    """Log entries whose unfinished completions all stand at the limit; lists give one each."""
+    made = []
+    for number, ratio in enumerate(ratios):
+        each = {
+            name: value[number] if isinstance(value, list) else value
+            for name, value in figures.items()
+        }
+        if ratio is not None:
+            each |= {"ratio": ratio, "max_length": float(LIMIT) if ratio else 60.0}
+            each = {"mean_length": LIMIT * ratio + 50 * (1 - ratio)} | each
+        made.append(Window(step=float(number + 1), **each))
+    return made
+
+
+def trace(training: list[Window], **details: Any) -> RunTrace:
+    return RunTrace(**({"source": "log", "path": "x", "training": training} | details))
+
+
+def found(run: RunTrace) -> dict[str, Finding]:
+    return {finding.code: finding for finding in find_all(run, measure(run))}
+
+
+def answer(run: RunTrace, code: str) -> tuple[str, str, str]:
+    finding = found(run)[code]
+    return finding.severity, finding.fact, finding.remedy
+
+
+def verdict(run: RunTrace) -> str:
+    measures = measure(run)
+    return str(judge(run, measures, find_all(run, measures)))
+
+
+def test_the_checklist_is_answered_in_its_order() -> None:
+    assert list(found(trace(entries([0.5] * 10, reward=FLAT)))) == [
+        "pile-up",
+        "default-limit",
+        "limit-needed",
+        "truncated",
+        "warned",
+        "no-signal",
+        "reward",
+        "guarded",
+        "evaluation",
+        "limit-unknown",
+    ]
+
+
+# --- 1. do lengths pile up? -----------------------------------------------------------------------
+
+
+def test_a_pile_up_at_a_recorded_limit() -> None:
+    assert answer(trace(entries([0.5] * 10), limit=LIMIT), "pile-up") == (
+        "warning",
+        "lengths pile up at 100 tokens: 50% of the completions were cut there at the end, and the "
+        "longest has that length in 10 of 10 entries",
+        "raise max_completion_length (how far: see limit-needed)",
+    )
+
+
+def test_a_pile_up_at_an_assumed_limit_says_so() -> None:
+    assert answer(trace(entries([0.5] * 10)), "pile-up")[1] == (
+        "lengths pile up at 100 tokens, which is assumed to be the limit: 50% of the completions "
+        "were cut there at the end, and the longest has that length in 10 of 10 entries"
+    )
+
+
+@pytest.mark.parametrize(("ratio", "severity"), [(0.05, "fine"), (0.06, "warning")])
+def test_a_pile_up_of_five_in_a_hundred_is_none(ratio: float, severity: str) -> None:
+    assert answer(trace(entries([ratio] * 10)), "pile-up")[0] == severity
+
+
+def test_no_pile_up() -> None:
+    assert answer(trace(entries([0.0] * 10)), "pile-up") == (
+        "fine",
+        "lengths do not pile up at one value; the longest are 60 tokens long",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("log", "the log"),
+        ("trainer_state", "the log_history"),
+        ("tables", "a completions table"),
+        ("record", "the record"),
+    ],
+)
+def test_lengths_that_are_not_there_are_unknown(source: str, name: str) -> None:
+    run = trace(entries([None] * 3, reward=0.5), source=source)
+    assert answer(run, "pile-up") == (
+        "unknown",
+        f"the lengths of the completions are not in {name}",
+        "add a TruncationGuardCallback: it records them",
+    )
+
+
+# --- 2. was the limit a default? ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "ratio", "expected"),
+    [
+        (
+            256,
+            0.5,
+            (
+                "warning",
+                "the limit of 256 tokens is TRL's default (before TRL 1.12): it was chosen for no "
+                "task",
+                "set max_completion_length to what the task needs",
+            ),
+        ),
+        (
+            512,
+            0.5,
+            (
+                "warning",
+                "the limit of 512 tokens is TRL's default (since TRL 1.12): it was chosen for no "
+                "task",
+                "set max_completion_length to what the task needs",
+            ),
+        ),
+        (
+            512,
+            0.05,
+            (
+                "fine",
+                "the limit of 512 tokens is TRL's default (since TRL 1.12), and holds what was "
+                "written",
+                "",
+            ),
+        ),
+        (500, 0.5, ("fine", "the limit of 500 tokens is no default of TRL", "")),
+    ],
+)
+def test_a_default_that_cuts(limit: int, ratio: float, expected: tuple[str, str, str]) -> None:
+    run = trace([Window(ratio=ratio, max_length=limit, mean_length=limit)] * 5, limit=limit)
+    assert answer(run, "default-limit") == expected
+
+
+def test_a_limit_that_nothing_hints_at() -> None:
+    run = trace(entries([0.0] * 5))
+    assert answer(run, "default-limit") == (
+        "unknown",
+        "whether the limit was a default is not known, nor is the limit",
+        "",
+    )
+    assert answer(run, "limit-unknown") == (
+        "unknown",
+        "the limit is recorded nowhere, and nothing hints at it (the longest completion has 60 "
+        "tokens)",
+        "compare with max_completion_length in the run's configuration",
+    )
+
+
+def test_a_limit_without_any_share() -> None:
+    run = trace(entries([None] * 5, reward=0.5), limit=256)
+    assert answer(run, "default-limit")[0] == "unknown"
+
+
+def test_an_assumed_limit_says_what_it_rests_on() -> None:
+    remedy = "compare with max_completion_length in the run's configuration"
+    assert answer(trace(entries([0.5] * 4 + [0.0])), "limit-unknown") == (
+        "unknown",
+        "the limit is recorded nowhere: 100 tokens are assumed, the length of the longest "
+        "completion in 4 of 5 entries",
+        remedy,
+    )
+    assert answer(trace(entries([0.5])), "limit-unknown")[1] == (
+        "the limit is recorded nowhere: 100 tokens are assumed, the length of the longest "
+        "completion"
+    )
+    evaluated = trace(entries([0.0] * 5), evaluation=entries([0.5, 0.5]))
+    assert answer(evaluated, "limit-unknown")[1] == (
+        "the limit is recorded nowhere: 100 tokens are assumed, the length of the longest "
+        "completion in evaluation"
+    )
+    assert "limit-unknown" not in found(trace(entries([0.5]), limit=LIMIT))
+
+
+# --- 3. which limit would hold 95 %? --------------------------------------------------------------
+
+
+def recorded(ended: dict[int, int], cut: dict[int, int], **details: Any) -> RunTrace:
+    """A record whose last part has these lengths."""
+    sample = LengthSample.from_histograms(ended, cut)
+    share = sample.truncated / len(sample)
+    batch = Window(step=1.0, completions=len(sample), truncated=share, elsewhere=0.0, stopped=0.0)
+    batch.mean_length, batch.max_length, batch.limit = 50.0, float(LIMIT), LIMIT
+    return trace(
+        [batch] * 5,
+        **({"source": "record", "guarded": True, "mode": "downweight", "limit": LIMIT} | details),
+        sample=sample,
+    )
+
+
+def test_a_limit_that_holds_enough() -> None:
+    run = recorded({40: 60, 90: 36}, {LIMIT: 4})
+    assert answer(run, "limit-needed") == (
+        "fine",
+        "95% of 100 completions are at most 90 tokens long",
+        "",
+    )
+
+
+def test_the_limit_that_would_hold_enough_is_the_samples_own() -> None:
+    run = recorded(dict.fromkeys(range(40, 100, 4), 4), {LIMIT: 40})
+    assert run.sample is not None
+    advice = run.sample.recommend(0.95)
+    finding = found(run)["limit-needed"]
+    assert finding.severity == "warning"
+    assert finding.fact == advice.reason
+    assert finding.evidence["recommended"] == advice.max_completion_length is not None
+    assert finding.remedy == (
+        f"set max_completion_length={advice.max_completion_length}, and check it with "
+        "truncation_guard.profile_rollouts at a generous limit"
+    )
+
+
+def test_no_limit_is_made_up_where_none_is_identified() -> None:
+    finding = found(recorded({40: 4}, {LIMIT: 96}))["limit-needed"]
+    assert (finding.severity, finding.evidence["recommended"]) == ("warning", None)
+    assert finding.remedy == (
+        "measure with truncation_guard.profile_rollouts at a generous limit, and look at stop "
+        "tokens and repetition first"
+    )
+
+
+def test_means_alone_tell_only_what_the_limit_held() -> None:
+    assert answer(trace(entries([0.05] * 5), limit=LIMIT), "limit-needed") == (
+        "fine",
+        "the limit of 100 tokens held 95% of the completions at the end",
+        "",
+    )
+    assert answer(trace(entries([0.0] * 5)), "limit-needed")[1] == (
+        "the limit held 100% of the completions at the end"
+    )
+    assert answer(trace(entries([0.06] * 5), limit=LIMIT), "limit-needed") == (
+        "unknown",
+        "the limit of 100 tokens held 94% of the completions at the end; what would hold 95% "
+        "cannot "
+        "be known from means, for the lengths behind the cuts are in none of them",
+        "measure it with truncation_guard.profile_rollouts at a generous limit",
+    )
+
+
+def test_without_shares_no_limit_can_be_told() -> None:
+    run = trace(entries([None] * 3, reward=0.5))
+    assert answer(run, "limit-needed") == (
+        "unknown",
+        "what limit would hold 95% of the completions cannot be known from the log",
+        "measure it with truncation_guard.profile_rollouts at a generous limit",
+    )
+    run.source = "tables"
+    assert answer(run, "limit-needed") == (
+        "unknown",
+        "what limit would hold 95% of the completions cannot be known from a completions table",
+        "count them again with truncation_guard.profile_completions, which takes the tokenizer and "
+        "the limit",
+    )
+
+
+# --- 4. the share over time, and was it warned about? ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "severity"),
+    [(0.05, "fine"), (0.051, "warning"), (0.25, "warning"), (0.26, "problem")],
+)
+def test_the_share_at_the_end_counts(ratio: float, severity: str) -> None:
+    assert answer(trace(entries([0.0] * 8 + [ratio] * 2)), "truncated")[0] == severity
+
+
+def test_the_share_is_told_over_time() -> None:
+    run = trace(entries([0.8, 0.6] + [0.5] * 6 + [0.4, 0.2]), limit=LIMIT)
+    assert answer(run, "truncated") == (
+        "problem",
+        "50% of the completions were cut off from step 1 to 10: 70% at first, 30% at the end, 80% "
+        "at most (step 1)",
+        "raise max_completion_length (how far: see limit-needed)",
+    )
+    run.steps_known = False
+    assert answer(run, "truncated")[1].endswith(
+        "from entry 1 to 10: 70% at first, 30% at the end, 80% at most (entry 1)"
+    )
+
+
+def test_a_single_entry_and_none_at_all() -> None:
+    assert answer(trace(entries([0.5])), "truncated")[1] == (
+        "50% of the completions were cut off at step 1"
+    )
+    nameless = trace([Window(ratio=0.5, mean_length=100, max_length=100)], limit=LIMIT)
+    assert answer(nameless, "truncated")[1] == "50% of the completions were cut off"
+    assert answer(trace(entries([0.0] * 3)), "truncated")[1:] == (
+        "no completion was cut off from step 1 to 3",
+        "",
+    )
+    assert answer(trace(entries([None], reward=0.5)), "truncated") == (
+        "unknown",
+        "how many completions were cut off is not in the log",
+        "add a TruncationGuardCallback: it records them",
+    )
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        (
+            {"warned": {}},
+            (
+                "warning",
+                "nothing ever warned about it: TRL itself only logs a ratio",
+                "add a TruncationGuardCallback",
+            ),
+        ),
+        (
+            {"warned": {}, "guarded": True},
+            (
+                "warning",
+                "a guard was on, and no WARN line of it is in the log",
+                "log stderr as well (2>&1), and leave warn_above at its default",
+            ),
+        ),
+        (
+            {"warned": {"truncated": 2, "rising": 1}, "guarded": True},
+            (
+                "fine",
+                "the guard warned of it in 3 WARN lines (rising, truncated)",
+                "follow the first of the lines",
+            ),
+        ),
+        (
+            {"warned": {"truncated": 1}, "guarded": True, "source": "trainer_state"},
+            ("fine", "the guard warned of it (truncated)", "follow the first of the lines"),
+        ),
+        (
+            {"warned": None, "guarded": True},
+            ("unknown", "a guard was on; whether it wrote WARN lines is not recorded", ""),
+        ),
+    ],
+)
+def test_was_it_warned_about(details: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    assert answer(trace(entries([0.5] * 5), **details), "warned") == expected
+
+
+def test_a_run_that_recovered_need_not_have_been_warned_about() -> None:
+    run = trace(entries([0.9] * 4 + [0.0] * 6), warned={}, limit=LIMIT)
+    assert answer(run, "warned")[0] == "fine"
+    assert "warned" not in found(trace(entries([0.05] * 10), warned={}))
+
+
+# --- 5. groups without signal, and the reward -----------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.49, "fine"), (0.5, "warning")])
+def test_groups_without_signal(share: float, severity: str) -> None:
+    run = trace(entries([0.0] * 10, silent_groups=share, reward=FLAT))
+    assert answer(run, "no-signal") == (
+        severity,
+        f"{share_text(share)} of the groups taught nothing: all their advantages are 0",
+        "end truncation first, where there is some; then make the problems easier or harder, or "
+        "raise num_generations"
+        if severity == "warning"
+        else "",
+    )
+
+
+def test_solved_problems_are_no_alarm() -> None:
+    run = trace(entries([0.0] * 10, silent_groups=0.9, reward=RISES, reward_std=0.0))
+    assert answer(run, "no-signal")[0] == answer(run, "reward")[0] == "fine"
+    assert "no-signal" in found(trace(entries([0.0])))
+    assert answer(trace(entries([0.0])), "no-signal")[1] == (
+        "how many groups had no signal is not in the log"
+    )
+
+
+LOOK = "end truncation first, where there is some; then look at the reward functions"
+
+
+@pytest.mark.parametrize(
+    ("rewards", "stds", "expected"),
+    [
+        (RISES, 0.1, ("fine", "the reward went from 0.15 to 0.95 from step 1 to 10", "")),
+        (
+            RISES[::-1],
+            0.1,
+            ("warning", "the reward went from 0.95 to 0.15 from step 1 to 10: it falls", LOOK),
+        ),
+        (
+            FLAT,
+            0.1,
+            ("warning", "the reward went from 0.5 to 0.5 from step 1 to 10: it is flat", LOOK),
+        ),
+        (
+            [0.0] * 10,
+            0.0,
+            (
+                "warning",
+                "the reward went from 0 to 0 from step 1 to 10: it is flat; all rewards are equal "
+                "in 100% of the entries",
+                LOOK,
+            ),
+        ),
+        (
+            [0.1, 0.9] * 5,
+            0.1,
+            ("warning", "the reward went from 0.5 to 0.5 from step 1 to 10: it is flat", LOOK),
+        ),
+        (
+            RISES[:4],
+            0.1,
+            (
+                "unknown",
+                "the reward went from 0.1 to 0.4 from step 1 to 4; 4 entries are too few to tell "
+                "a change from noise",
+                "",
+            ),
+        ),
+        (
+            [0.0],
+            0.0,
+            (
+                "warning",
+                "the reward is 0 at step 1; all rewards are equal in 100% of the entries",
+                LOOK,
+            ),
+        ),
+    ],
+)
+def test_the_reward(rewards: list[float], stds: float, expected: tuple[str, str, str]) -> None:
+    run = trace(entries([0.0] * len(rewards), reward=rewards, reward_std=stds))
+    assert answer(run, "reward") == expected
+
+
+def test_a_change_within_the_noise_is_none() -> None:
+    noise = [0.5, 0.1, 0.9, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6, 0.9]
+    assert measure(trace(entries([0.0] * 10, reward=noise))).reward_change == "flat"
+    sure = [0.5 + 0.0001 * n for n in range(10)] + [1.0] + [0.5 + 0.0001 * n for n in range(10, 20)]
+    assert measure(trace(entries([0.0] * 21, reward=sure))).reward_change == "flat"
+
+
+def test_a_reward_that_is_not_there() -> None:
+    assert answer(trace(entries([0.0])), "reward") == (
+        "unknown",
+        "the reward is not in the log",
+        "",
+    )
+
+
+# --- 6. were advantages guarded? ------------------------------------------------------------------
+
+GUARD = "add a TruncationGuardCallback"
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        (
+            {},
+            (
+                "warning",
+                "no guard: truncated completions were scored like wrong answers (whether "
+                "mask_truncated_completions was set is not recorded)",
+                GUARD,
+            ),
+        ),
+        (
+            {"masked": False},
+            (
+                "warning",
+                "no guard and no mask: truncated completions were scored like wrong answers",
+                GUARD,
+            ),
+        ),
+        (
+            {"masked": True},
+            (
+                "warning",
+                "mask_truncated_completions kept truncated completions from the loss, but their "
+                "rewards stayed in the baseline of their groups",
+                f"{GUARD} instead",
+            ),
+        ),
+        (
+            {"guarded": True, "mode": "exclude"},
+            (
+                "fine",
+                "the guard in mode=exclude kept truncated completions from the advantages",
+                "",
+            ),
+        ),
+        (
+            {"guarded": True, "mode": "observe"},
+            (
+                "warning",
+                "the guard was on and changed nothing (mode=observe)",
+                "use its default mode",
+            ),
+        ),
+        ({"guarded": True}, ("unknown", "a guard was on; in which mode is not recorded", "")),
+    ],
+)
+def test_were_advantages_guarded(details: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    assert answer(trace(entries([0.5] * 5), **details), "guarded") == expected
+
+
+def test_little_truncation_needs_no_guard() -> None:
+    assert answer(trace(entries([0.05] * 5)), "guarded") == (
+        "fine",
+        "there was hardly anything to guard the advantages against",
+        "",
+    )
+    assert answer(trace(entries([None], reward=0.5)), "guarded") == (
+        "unknown",
+        "whether advantages had to be guarded is not known",
+        "",
+    )
+
+
+# --- 7. evaluation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ratio", "severity"), [(0.05, "fine"), (0.06, "warning")])
+def test_the_last_evaluation_counts(ratio: float, severity: str) -> None:
+    evaluation = [*entries([0.9]), *entries([ratio, ratio])[1:]]
+    finding = found(trace(entries([0.0] * 5), evaluation=evaluation, limit=LIMIT))["evaluation"]
+    assert finding.severity == severity
+
+
+def test_a_truncated_evaluation() -> None:
+    run = trace(entries([0.0] * 5), evaluation=entries([0.5]), limit=LIMIT)
+    assert answer(run, "evaluation") == (
+        "warning",
+        "50% of the answers were cut off in the evaluation at step 1 (0% in training by then)",
+        "eval_reward is that of cut answers: raise max_completion_length",
+    )
+    run.evaluation[0].step = None
+    run.training = []
+    assert answer(run, "evaluation")[1] == "50% of the answers were cut off in the evaluation"
+
+
+def test_no_evaluation() -> None:
+    assert answer(trace(entries([0.0])), "evaluation") == ("unknown", "there was no evaluation", "")
+    mute = trace(entries([0.0]), evaluation=entries([None], reward=0.5))
+    assert answer(mute, "evaluation")[1] == "evaluations do not say whether answers finish"
+
+
+# --- further --------------------------------------------------------------------------------------
+
+LOOK_AT_SOME = (
+    "before raising the limit look at some completions: if they go on after their answer, add the "
+    "end-of-turn token to model.generation_config.eos_token_id"
+)
+
+
+def test_nothing_ever_ends() -> None:
+    assert answer(trace(entries([1.0] * 5), limit=LIMIT), "stop-tokens") == (
+        "warning",
+        "no completion ever ended before 100 tokens: either all need more, or no stop token fires",
+        LOOK_AT_SOME,
+    )
+
+
+@pytest.mark.parametrize(("ended", "is_found"), [(20.0, True), (20.4, False)])
+def test_what_ends_does_so_long_before_the_limit(ended: float, is_found: bool) -> None:
+    means = 0.5 * LIMIT + 0.5 * ended
+    run = trace(entries([0.5] * 5, mean_length=means), limit=LIMIT)
+    assert ("stop-tokens" in found(run)) is is_found
+    if is_found:
+        assert answer(run, "stop-tokens") == (
+            "warning",
+            "50% of the completions ran into 100 tokens while the others ended after 20 on "
+            "average: "
+            "this is no tail of long answers, these do not end",
+            f"{LOOK_AT_SOME}; otherwise look for repetition",
+        )
+
+
+@pytest.mark.parametrize("details", [{"ratio": 0.25}, {"limit": None, "max_length": None}])
+def test_stop_tokens_are_not_suspected_without_reason(details: dict[str, Any]) -> None:
+    windows = entries([0.5] * 5, mean_length=30.0)
+    for window in windows:
+        for name, value in details.items():
+            setattr(window, name, value)
+    assert "stop-tokens" not in found(trace(windows))
+
+
+def guarded(share: float, **figures: Any) -> list[Window]:
+    given = {"truncated": share, "stopped": 0.0, "elsewhere": 0.0, "mean_length": 50.0} | figures
+    return [Window(step=float(n), max_length=100.0, limit=LIMIT, **given) for n in range(5)]
+
+
+@pytest.mark.parametrize(("elsewhere", "is_found"), [(0.2, False), (0.21, True)])
+def test_completions_cut_by_something_else(elsewhere: float, is_found: bool) -> None:
+    run = trace(guarded(0.4, elsewhere=elsewhere), guarded=True, limit=LIMIT)
+    assert ("cut-elsewhere" in found(run)) is is_found
+    if is_found:
+        assert answer(run, "cut-elsewhere") == (
+            "warning",
+            "21% of the completions were cut by the context window or in the tool loop, out of 40% "
+            "that were cut at all",
+            "shorten the prompts, use a longer window, or raise max_tool_calling_iterations; a "
+            "longer max_completion_length does not help",
+        )
+        assert verdict(run) == (
+            "truncation may be what holds this run back: 40% of the completions were cut off by "
+            "the "
+            "context window or in the tool loop at the end"
+        )
+
+
+CLIMB = [0.1] * 5 + [0.3] * 5
+
+
+@pytest.mark.parametrize(
+    ("details", "how"),
+    [
+        ({"masked": True}, "while mask_truncated_completions took"),
+        ({"guarded": True, "mode": "downweight"}, "while mode=downweight took"),
+        ({"guarded": True, "mode": "exclude"}, "while mode=exclude took"),
+        ({"guarded": True}, "while the guard, by its mode, may take"),
+    ],
+)
+def test_truncation_that_rises_while_masked(details: dict[str, Any], how: str) -> None:
+    assert answer(trace(entries(CLIMB), **details), "rising") == (
+        "warning",
+        f"the truncated share rose from 10% to 30% {how} the pressure to finish away",
+        "raise the limit, or use a TruncationGuardCallback with mode='penalize' or a "
+        "truncated_weight above 0",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "details"),
+    [
+        (CLIMB, {}),
+        (CLIMB, {"masked": False}),
+        (CLIMB, {"guarded": True, "mode": "penalize"}),
+        (CLIMB[::-1], {"masked": True}),
+        ([0.1] * 5 + [0.14] * 5, {"masked": True}),
+        ([0.0] * 8 + [0.05] * 2, {"masked": True}),
+        ([0.1, 0.5] * 5 + [0.5], {"masked": True}),  # noise
+        ([None] * 5, {"masked": True}),
+    ],
+)
+def test_truncation_that_does_not_rise_while_masked(
+    ratios: list[float | None], details: dict[str, Any]
+) -> None:
+    assert "rising" not in found(trace(entries(ratios, reward=0.5), **details))
+
+
+def test_short_completions_that_count_as_clipped() -> None:
+    short = [
+        Window(step=float(n), ratio=1.0, mean_length=20.0, max_length=30.0 + n) for n in range(5)
+    ]
+    remedy = (
+        "a longer limit does not help: look for a stop token that tokenizer and generation config "
+        "do not name, for stop strings, tools, or an environment that ends them"
+    )
+    assert answer(trace(short, limit=LIMIT), "short-unfinished") == (
+        "warning",
+        "100% of the completions count as clipped and yet are short (the longest has 34 tokens, "
+        "the "
+        "limit is 100): TRL counts what does not end on a stop token that it knows",
+        remedy,
+    )
+    assert verdict(trace(short)) == (
+        "truncation is not what holds this run back: 100% of the completions ended without a known "
+        "stop token, but below the limit, which is no matter of length"
+    )
+    some = [Window(step=1.0, ratio=0.4, mean_length=11.0, max_length=101.0)] * 5
+    assert answer(trace(some, limit=101), "short-unfinished")[1] == (
+        "at least 30% of the completions count as clipped and yet are short (the longest has 101 "
+        "tokens, the limit is 101): TRL counts what does not end on a stop token that it knows"
+    )
+    assert answer(trace(some, limit=101), "truncated")[1].startswith("at most 10% of")
+    assert answer(trace(some, limit=101), "limit-needed")[1].startswith(
+        "the limit of 101 tokens held at least 90% of"
+    )
+
+
+def test_short_completions_do_not_hide_many_that_may_be_cut() -> None:
+    run = trace([Window(step=1.0, ratio=0.7, mean_length=31.0, max_length=101.0)] * 5, limit=101)
+    assert "short-unfinished" in found(run)
+    assert verdict(run) == (
+        "truncation may be what holds this run back: at most 30% of the completions were cut off "
+        "at 101 tokens at the end"
+    )
+
+
+def test_stopped_completions_do_not_hide_truncated_ones() -> None:
+    run = trace(guarded(0.2, stopped=0.5), guarded=True, limit=LIMIT)
+    assert verdict(run) == (
+        "truncation may be what holds this run back: 20% of the completions were cut off at 100 "
+        "tokens at the end"
+    )
+    assert verdict(trace(guarded(0.0, stopped=0.5), guarded=True, limit=LIMIT)) == (
+        "truncation is not what holds this run back: no completion was cut off"
+    )
+
+
+@pytest.mark.parametrize(
+    ("warned", "severity", "ending"),
+    [
+        ({"stop-tokens": 1}, "warning", ""),
+        ({}, "fine", ": fine, where stop strings or an environment end them"),
+        (None, "unknown", ": fine, where stop strings or an environment end them"),
+    ],
+)
+def test_stopped_completions_are_an_alarm_only_where_the_guard_says_so(
+    warned: dict[str, int] | None, severity: str, ending: str
+) -> None:
+    run = trace(guarded(0.0, stopped=0.3), guarded=True, warned=warned, limit=LIMIT)
+    assert answer(run, "short-unfinished")[:2] == (
+        severity,
+        f"30% of the completions ended below every limit without a stop token{ending}",
+    )
+
+
+def test_a_limit_that_changed() -> None:
+    run = trace(entries([0.0] * 5), limit=64, limits=(16, 32, 64))
+    assert answer(run, "limit-changed") == (
+        "fine",
+        "the limit changed during the run: 16, 32, 64 tokens",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        (
+            entries([0.0, None, 0.0], reward=0.5),
+            (
+                "fine",
+                "1 of 3 entries have no completions/clipped_ratio: nothing was generated in them, "
+                "or they are cut",
+                "",
+            ),
+        ),
+        (
+            entries([None] * 2, reward=0.5),
+            (
+                "unknown",
+                "completions/clipped_ratio is in none of 2 entries, and there is no completions/* "
+                "at all: TRL logs it from 0.17 on",
+                f"update TRL, or {GUARD}",
+            ),
+        ),
+        (
+            entries([None] * 2, mean_length=5.0),
+            (
+                "unknown",
+                "completions/clipped_ratio is in none of 2 entries, and there is only a mean "
+                "length: TRL logs it from 0.17 on",
+                f"update TRL, or {GUARD}",
+            ),
+        ),
+    ],
+)
+def test_metrics_that_are_missing(windows: list[Window], expected: tuple[str, str, str]) -> None:
+    assert answer(trace(windows), "metrics-missing") == expected
+    assert "metrics-missing" not in found(trace(windows, source="record"))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0%"), (0.123456, "12.3%"), (1.0, "100%"), (0.99999, "nearly 100%"), (0.0001, "0.01%")],
+)
+def test_a_share_is_never_rounded_to_all(share: float, text: str) -> None:
+    assert share_text(share) == text
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (
+            trace(entries([0.26] * 10, reward=FLAT), limit=LIMIT),
+            "is what holds this run back: 26% of the completions were cut off at 100 tokens at "
+            "the end, and the reward does not rise",
+        ),
+        (
+            trace(entries([0.25] * 10, reward=FLAT), limit=LIMIT),
+            "may be what holds this run back: 25% of the completions were cut off at 100 tokens "
+            "at the end, and the reward does not rise",
+        ),
+        (
+            trace(entries([0.9] * 10, reward=RISES), limit=LIMIT),
+            "may be what holds this run back: 90% of the completions were cut off at 100 tokens "
+            "at the end, but the reward rises",
+        ),
+        (
+            trace(entries([0.75] * 10), limit=LIMIT),
+            "is what holds this run back: 75% of the completions were cut off at 100 tokens at "
+            "the end",
+        ),
+        (
+            trace(entries([0.74] * 10), limit=LIMIT),
+            "may be what holds this run back: 74% of the completions were cut off at 100 tokens "
+            "at the end",
+        ),
+        (
+            trace(entries([0.3] * 10, silent_groups=0.5), limit=LIMIT),
+            "is what holds this run back: 30% of the completions were cut off at 100 tokens at "
+            "the end, and 50% of the groups teach nothing",
+        ),
+        (
+            trace(entries([0.3] * 10, reward_std=0.0), limit=LIMIT),
+            "is what holds this run back: 30% of the completions were cut off at 100 tokens at "
+            "the end, and most of the time all rewards are equal",
+        ),
+        (
+            trace(entries([0.05] * 10, reward=FLAT), limit=LIMIT),
+            "is not what holds this run back: only 5% of the completions were cut off, and the "
+            "reward did not rise all the same",
+        ),
+        (
+            trace(entries([0.0] * 10, reward=RISES)),
+            "is not what holds this run back: no completion was cut off",
+        ),
+        (
+            trace(entries([0.8] * 4 + [0.0] * 6), limit=LIMIT),
+            "is not what holds this run back: 80% of the completions were cut off for a time, but "
+            "0% at the end, and hardly any after step 5",
+        ),
+        (
+            trace(entries([0.8])),
+            "is what holds this run back: 80% of the completions were cut off at 100 tokens at "
+            "the end, as far as a single entry tells",
+        ),
+        (
+            trace(entries([1.0] * 5), limit=LIMIT),
+            "is what holds this run back: 100% of the completions were cut off at 100 tokens at "
+            "the end; stop tokens that do not fire would look the same",
+        ),
+        (
+            trace(entries([0.5] * 10, mean_length=55.0, reward=FLAT), limit=LIMIT),
+            "is what holds this run back: 50% of the completions were cut off at 100 tokens at "
+            "the end, and the reward does not rise; but what ends does so much earlier, so a "
+            "longer limit may not help",
+        ),
+        (
+            trace(entries([None] * 5, reward=FLAT[:5])),
+            "may be what holds this run back: what there is does not tell whether completions "
+            "were cut off",
+        ),
+        (
+            trace([], evaluation=entries([0.05])),
+            "is not what holds this run back: 5% of the answers were cut off in its last "
+            "evaluation, and there is nothing about its training",
+        ),
+        (
+            trace([], evaluation=entries([0.06])),
+            "may be what holds this run back: 6% of the answers were cut off in its last "
+            "evaluation, but there is nothing about its training",
+        ),
+        (
+            trace([Window(step=1.0, ratio=0.4, mean_length=31.0, max_length=101.0)] * 5, limit=101),
+            "may be what holds this run back: at most 30% of the completions were cut off at 101 "
+            "tokens at the end",
+        ),
+        (
+            trace([Window(ratio=0.3)] * 5),
+            "may be what holds this run back: 30% of the completions were cut off at the end",
+        ),
+    ],
+)
+def test_the_verdict(run: RunTrace, expected: str) -> None:
+    assert verdict(run) == f"truncation {expected}"

@@ -1,0 +1,278 @@
+"""Which of what a run left behind is gone by."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trl_logs
+from pyarrow import parquet
+
+from truncation_guard.diagnosis.sources import read_run
+
+REMEDY = (
+    "Pass a run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json or "
+    "completions/*.parquet), a trainer_state.json, or a training log."
+)
+GUARD = {"truncation_guard/truncated_share": 0.5, "reward": 0.5}
+
+
+def state(folder: Path, name: str, steps: int, **more: Any) -> Path:
+    entries = [(step, {"reward": 0.5}) for step in range(1, steps + 1)]
+    return trl_logs.write(folder / name / "trainer_state.json", trl_logs.state(entries, 9, **more))
+
+
+def record(folder: Path, *steps: int, split: str = "train") -> Path:
+    lines: list[dict[str, Any]] = [{"kind": "start", "mode": "observe", "resumed_from_step": None}]
+    lines += [
+        {
+            "kind": "batch",
+            "split": split,
+            "step": step,
+            "batch": 0,
+            "mode": "observe",
+            "limit": 8,
+            "truncated": 0,
+            "stopped": 0,
+            "causes": {"limit": 0, "context": 0, "tool": 0},
+            "groups": 1,
+            "groups_without_signal": 0,
+            "reward": 1.0,
+            "lengths": {"bin_width": 1, "ended": [[2, 4]], "cut": []},
+        }
+        for step in steps
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    return trl_logs.write(folder / "truncation_guard.jsonl", text)
+
+
+def table(path: Path, **columns: Any) -> Path:
+    defaults = {
+        "step": [4, 4, 4, 4],
+        "prompt": ["a", "a", "b", "b"],
+        "completion": ["x", "y", "z", "z"],
+        "right": [1.0, 0.0, 1.0, None],
+        "advantage": [0.5, -0.5, 0.0, 0.0],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = {name: column for name, column in (defaults | columns).items() if column is not None}
+    parquet.write_table(pa.table(kept), path)
+    return path
+
+
+def refused(kind: type[Exception], path: Path, message: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        read_run(path)
+
+
+# --- files: content decides, not the name ---------------------------------------------------------
+
+
+def test_a_file_is_what_it_holds(tmp_path: Path) -> None:
+    state(tmp_path, "a", 3).rename(tmp_path / "a.txt")
+    record(tmp_path, 0).rename(tmp_path / "b.txt")
+    table(tmp_path / "c.txt")
+    log = trl_logs.write(tmp_path / "d.json", "{'reward': 1.0, 'loss': 0}\n")
+    kinds = {name: read_run(tmp_path / name).source for name in ("a.txt", "b.txt", "c.txt")}
+    assert kinds == {"a.txt": "trainer_state", "b.txt": "record", "c.txt": "tables"}
+    assert read_run(log).source == "log"
+
+
+def test_a_record_whose_beginning_is_gone_is_told_by_its_name(tmp_path: Path) -> None:
+    path = trl_logs.write(tmp_path / "truncation_guard.jsonl", "torn\n")
+    message = (
+        f"{path} has no generation batch. Pass the record of a run that got to its first step."
+    )
+    refused(ValueError, path, message)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_log_is_read_in_the_encoding_of_its_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("{'reward': 1.0, 'loss': 0}\n", encoding=encoding)
+    assert len(read_run(path).training) == 1
+
+
+def test_bytes_that_are_no_text_do_not_stop_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(b"\xff\xfe\xfa caf\xe9\n{'reward': 1.0, 'loss': 0}\n"[2:])
+    assert len(read_run(path).training) == 1
+
+
+def test_zeros_that_a_crash_left_in_a_log_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(b"{'reward': 1.0, 'loss': 0}\n" * 400 + b"\0" * 512)
+    assert len(read_run(path).training) == 400
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "training_args.bin"
+    path.write_bytes(b"PK\x03\x04\0\0 reward")
+    refused(ValueError, path, f"{path} is a binary file. {REMEDY}")
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", '{"architectures": ["Llama"], "vocab": 5}'])
+def test_a_file_without_metric_lines_is_refused(tmp_path: Path, text: str) -> None:
+    path = trl_logs.write(tmp_path / "config.json", text)
+    refused(
+        ValueError,
+        path,
+        f"{path} has no metric line: no Python dict or JSON with a reward or completions/*. "
+        f"{REMEDY}",
+    )
+
+
+def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere"
+    refused(FileNotFoundError, path, f"{path} does not exist. {REMEDY}")
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    refused(FileNotFoundError, tmp_path, f"{tmp_path} has nothing to read in it. {REMEDY}")
+
+
+def test_the_record_goes_first(tmp_path: Path) -> None:
+    record(tmp_path, 0, 1)
+    state(tmp_path, "checkpoint-2", 2)
+    table(tmp_path / "completions" / "completions_00001.parquet")
+    trace = read_run(tmp_path)
+    assert (trace.source, trace.warned) == ("record", None)
+    assert trace.notes == []
+
+
+def test_the_state_adds_what_the_guard_warned_of(tmp_path: Path) -> None:
+    record(tmp_path, 0, 1)
+    said = {"monitor": {"said": {"truncated": [1, 2, 3]}}}
+    callbacks = {"Guard": {"args": {}, "attributes": {"restored_state": said}}}
+    text = trl_logs.state([(1, GUARD)], 9, stateful_callbacks=callbacks)
+    trl_logs.write(tmp_path / "checkpoint-1" / "trainer_state.json", text)
+    assert read_run(tmp_path).warned == {"truncated": 1}
+
+
+def test_a_state_that_began_before_the_record_is_mentioned(tmp_path: Path) -> None:
+    record(tmp_path, 5, 6)
+    path = state(tmp_path, "checkpoint-7", 7)
+    assert read_run(tmp_path).notes == [
+        f"The record begins at step 5: 5 earlier entries of {path} are left out."
+    ]
+
+
+def test_a_broken_state_beside_a_record_is_passed_over(tmp_path: Path) -> None:
+    record(tmp_path, 0)
+    path = trl_logs.write(tmp_path / "checkpoint-1" / "trainer_state.json", "{}")
+    (note,) = read_run(tmp_path).notes
+    assert note.startswith(f"Passed over: {path} cannot be read as a trainer_state.json")
+
+
+def test_a_record_of_evaluations_alone_gives_way_to_a_state(tmp_path: Path) -> None:
+    record(tmp_path, 0, split="eval")
+    assert read_run(tmp_path).source == "record"
+    state(tmp_path, "checkpoint-2", 2)
+    assert read_run(tmp_path).source == "trainer_state"
+
+
+def test_a_broken_record_gives_way_to_a_state(tmp_path: Path) -> None:
+    path = trl_logs.write(tmp_path / "truncation_guard.jsonl", "torn\n")
+    message = (
+        f"{path} has no generation batch. Pass the record of a run that got to its first step."
+    )
+    refused(ValueError, tmp_path, message)
+    state(tmp_path, "checkpoint-2", 2)
+    trace = read_run(tmp_path)
+    assert trace.source == "trainer_state"
+    assert trace.notes == [f"Passed over: {message}"]
+
+
+def test_the_checkpoint_that_got_furthest_is_read(tmp_path: Path) -> None:
+    for steps in (2, 10, 9):
+        state(tmp_path, f"checkpoint-{steps}", steps)
+    assert len(read_run(tmp_path).training) == 10
+    assert read_run(tmp_path).path == str(tmp_path / "checkpoint-10" / "trainer_state.json")
+    state(tmp_path, ".", 12)
+    assert read_run(tmp_path).path == str(tmp_path / "trainer_state.json")
+    assert read_run(tmp_path / "checkpoint-9").training[-1].step == 9
+
+
+def test_a_broken_checkpoint_gives_way_to_a_whole_one(tmp_path: Path) -> None:
+    state(tmp_path, "checkpoint-5", 5)
+    torn = state(tmp_path, "checkpoint-9", 9)
+    torn.write_text(torn.read_text()[:-200])
+    empty = trl_logs.write(tmp_path / "checkpoint-10" / "trainer_state.json", '{"global_step": 10}')
+    trace = read_run(tmp_path)
+    assert len(trace.training) == 5
+    assert not trace.broken
+    assert trace.notes[0].startswith(f"Passed over: {empty} cannot be read as")
+    assert trace.notes[1:] == [f"Passed over: {torn} breaks off."]
+
+
+def test_of_broken_checkpoints_alone_the_furthest_counts(tmp_path: Path) -> None:
+    torn = state(tmp_path, "checkpoint-9", 9)
+    torn.write_text(torn.read_text()[: torn.read_text().index('"step": 7')])
+    trace = read_run(tmp_path)
+    assert len(trace.training) == 6
+    assert trace.broken
+    torn.write_text("{}")
+    with pytest.raises(ValueError, match="it has no log_history"):
+        read_run(tmp_path)
+
+
+# --- completions tables ---------------------------------------------------------------------------
+
+
+def test_tables_tell_rewards_and_advantages(tmp_path: Path) -> None:
+    folder = tmp_path / "completions"
+    table(folder / "completions_00004.parquet")
+    table(folder / "completions_100000.parquet", step=[100000] * 4, advantage=[0.0] * 4)
+    for path in (tmp_path, folder):
+        trace = read_run(path)
+        assert [(w.step, w.reward, w.silent_groups) for w in trace.training] == [
+            (4, pytest.approx(2 / 3), 0.5),
+            (100000, pytest.approx(2 / 3), 1.0),
+        ]
+        assert trace.notes == [
+            "Completions tables hold text, not tokens: neither lengths nor endings are known from "
+            "them."
+        ]
+
+
+def test_of_several_rewards_no_sum_is_made_up(tmp_path: Path) -> None:
+    table(tmp_path / "a.parquet", short=[0.0, 0.0, 0.5, 1.0])
+    trace = read_run(tmp_path)
+    assert trace.training[0].reward is None
+    assert trace.notes[1] == (
+        "How the columns of rewards add up to the reward is not in the tables, so it is left out."
+    )
+
+
+def test_a_table_without_a_row_tells_nothing(tmp_path: Path) -> None:
+    empty: Any = {name: pa.array([], pa.float64()) for name in ("step", "right", "advantage")}
+    texts: Any = {name: pa.array([], pa.string()) for name in ("prompt", "completion")}
+    table(tmp_path / "a.parquet", **empty, **texts)
+    (window,) = read_run(tmp_path).training
+    assert (window.step, window.reward, window.silent_groups) == (None, None, None)
+
+
+def test_a_table_without_a_needed_column_is_refused(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.parquet", advantage=None, completion=None)
+    refused(
+        ValueError,
+        path,
+        f"{path} has no column completion, advantage, only step, prompt, right. Pass tables that "
+        "TRL wrote with log_completions=True.",
+    )
+
+
+def test_a_broken_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(ValueError, match="cannot be read as a parquet table") as error:
+        read_run(path)
+    assert str(error.value).startswith(f"{path} cannot be read as a parquet table (")
+    assert str(error.value).endswith("). Take it out of the folder, or write it again.")
