@@ -361,7 +361,10 @@ LOGS = Path(__file__).parent / "data" / "logs"
 
 @pytest.mark.parametrize(
     ("log", "status", "verdict"),
-    [("healthy.jsonl", 0, "truncation is not what"), ("masked_rising.log", 1, "truncation is what")],
+    [
+        ("healthy.jsonl", 0, "truncation is not what"),
+        ("masked_rising.log", 1, "truncation is what"),
+    ],
 )
 def test_diagnose_exits_with_whether_it_found_something(
     log: str, status: int, verdict: str, capsys: pytest.CaptureFixture[str]

@@ -67,6 +67,22 @@ def test_nothing_is_decided_where_there_is_no_limit() -> None:
     assert [made.update(batch(64, of=64, limit=None)) for _ in range(4)] == [None] * 4
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"cut": {300: 64}, "ended": {}},
+        {"end_of_turn": {"2 (<eot>)": 40}, "searched": 64},
+        {"causes": {"limit": 24, "context": 40}},
+        {"causes": {"limit": 24, "tool": 40}, "tool_iterations": 40},
+    ],
+    ids=["limit ignored", "stop tokens", "context", "tool iterations"],
+)
+def test_what_a_longer_limit_does_not_help_against_does_not_count(counts: dict[str, Any]) -> None:
+    made = raiser()
+    assert [made.update(batch(64, of=64, **counts)) for _ in range(4)] == [None] * 4
+    assert feed(made, 0.5, 0.5)[1].after == 512
+
+
 def test_after_a_decision_the_windows_start_afresh() -> None:
     made = raiser()
     decisions = feed(made, 0.5, 0.5, 0.5, 0.5)
@@ -86,13 +102,6 @@ def test_the_limit_is_doubled_where_the_coverage_is_not_identified() -> None:
         completions=128,
         ceiling=4096,
     )
-
-
-def test_the_limit_is_what_holds_the_coverage_where_that_is_identified() -> None:
-    # Prompts filled the window for 8 of 64: those are cut at 100 tokens, and the rest says more.
-    lengths = {"ended": {50: 28, 380: 28}, "cut": {100: 8}}
-    decision = feed(raiser(), 0.5, 0.5, **lengths)[1]
-    assert (decision.after, decision.reason) == (384, "observed")
 
 
 @pytest.mark.parametrize(

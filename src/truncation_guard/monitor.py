@@ -213,7 +213,7 @@ class TruncationMonitor:
             code == "truncated" and batch.training and not _at_once(batch)
         )
         sample = window if over_window else batch
-        obstacle = _obstacle(code, batch)
+        obstacle = find_obstacle(batch, code)
         advice = None
         if obstacle is None and batch.limit is not None:
             lengths = LengthSample.from_histograms(sample.ended, sample.cut)
@@ -231,8 +231,13 @@ class TruncationMonitor:
         )
 
 
-def _obstacle(code: Code, batch: BatchCounts) -> Obstacle | None:
-    """What else has to be put right: also while its own code is cooling down."""
+def find_obstacle(batch: BatchCounts, code: Code | None = None) -> Obstacle | None:
+    """What has to be put right before a longer limit helps: also while its own code cools down.
+
+    Args:
+        batch: the newest one.
+        code: what the batch is judged for, if for anything.
+    """
     if batch.above_limit > 0:
         return "limit-ignored"
     if code == "stop-tokens" or _held_share(batch) > 0.5:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LengthSample
+from truncation_guard.monitor import find_obstacle
 from truncation_guard.recommendations import advise
 
 Reason = Literal["observed", "doubled", "no-room", "no-effect"]
@@ -82,6 +83,8 @@ class LimitRaiser:
         if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
             self._start_window()
             self._bad_window, self._limit = None, batch.limit
+        if find_obstacle(batch) is not None:  # which the monitor's lines speak of
+            return None
         self._ended.update(batch.ended)
         self._cut.update(batch.cut)
         if batch.limit is None or self._ended.total() + self._cut.total() < self._size:
