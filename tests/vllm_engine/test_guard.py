@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from vllm_engine.engine import EOS, GENERATIONS, WINDOW, launch, words
 pytestmark = pytest.mark.vllm
 
 LIMIT = 10
+OTHER_STOP = 7
 COLOCATED = [words(2), words(2, 1), words(18), words(18, 1), words(2, 2), words(18, 2)]
 SERVED = [words(2 + n % 4, n) for n in range(6)]  # a longer one would end the training
 RUNS = {
@@ -160,3 +162,21 @@ def test_exclude_takes_truncated_rows_out_of_the_loss_and_downweight_does_not(ru
         ]
         assert sorted(loss["loss_tokens"]) == sorted(lengths)
         assert loss["num_items_in_batch"] == sum(lengths)
+
+
+def test_a_stop_token_that_only_vllm_was_told_of_ends_a_completion(tmp_path: Path) -> None:
+    settings = {
+        "mode": "observe",
+        "prompts": SERVED,
+        "limit": LIMIT,
+        "generation_kwargs": {"stop_token_ids": [OTHER_STOP]},
+    }
+    left = launch("guard.py", tmp_path, "", json.dumps(settings))
+    ends_of_all = []
+    for batch, entry in zip(left["batches"], left["record"], strict=True):
+        ends = [ids[-1] for ids in batch["completion_ids"]]
+        ends_of_all += ends
+        assert entry["terminated"] == ends.count(EOS) + ends.count(OTHER_STOP)
+        assert entry["truncated"] == entry["causes"]["limit"] == len(ends) - entry["terminated"]
+        assert all(OTHER_STOP not in ids[:-1] for ids in batch["completion_ids"])
+    assert OTHER_STOP in ends_of_all

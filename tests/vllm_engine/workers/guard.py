@@ -80,6 +80,7 @@ def main() -> dict[str, Any]:
         SETTINGS["prompts"],
         callbacks=[TruncationGuardCallback(mode=SETTINGS["mode"])],
         max_completion_length=SETTINGS["limit"],
+        generation_kwargs=SETTINGS.get("generation_kwargs"),
         max_steps=len(SETTINGS["prompts"]) // 2,
     )
     seen = losses(trainer)
