@@ -33,6 +33,12 @@ def stand_in(**overrides: Any) -> Any:
     return SimpleNamespace(**(defaults | overrides))
 
 
+class Backend(SimpleNamespace):
+    """Like TRL's class it can be the key of a mapping."""
+
+    __hash__ = object.__hash__
+
+
 def vllm(mode: str = "colocate", **overrides: Any) -> Any:
     engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=48))
     defaults = {
@@ -40,7 +46,8 @@ def vllm(mode: str = "colocate", **overrides: Any) -> Any:
         "generation_kwargs": {},
         "max_completion_length": 16,
         "max_model_length": None,
+        "server_base_url": "http://127.0.0.1:9",  # where nobody answers
     }
     if mode == "colocate":
         defaults["llm"] = SimpleNamespace(llm_engine=engine)
-    return SimpleNamespace(**(defaults | overrides))
+    return Backend(**(defaults | overrides))

@@ -66,6 +66,7 @@ def test_the_public_names_are_these() -> None:
         "profile_completions",
         "profile_dataset",
         "profile_rollouts",
+        "set_max_completion_length",
     ]
 
 

@@ -126,15 +126,15 @@ class TestSet:
             (
                 60,
                 5,
-                "`max_completion_length`=60 and the longest prompt of the sample (5 tokens) does "
-                "not fit into the context window of 64 tokens. Pass at most 59.",
+                "`max_completion_length`=60 and the longest prompt (5 tokens) do not fit into the "
+                "context window of 64 tokens. Pass at most 59.",
             ),
             (
                 1,
                 64,
-                "The longest prompt of the sample has 64 tokens, which leaves no room for a "
-                "completion in the context window of 64 tokens. Take such prompts out of the data "
-                "set, or shorten them.",
+                "The longest prompt has 64 tokens, which leaves no room for a completion in the "
+                "context window of 64 tokens. Take such prompts out of the data set, or shorten "
+                "them.",
             ),
         ],
     )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from truncation_guard.callback import TruncationGuardCallback
     from truncation_guard.diagnosis.diagnosing import Diagnosis, diagnose
     from truncation_guard.lengths import LengthSample, choose_max_completion_length
+    from truncation_guard.limit_setting import set_max_completion_length
     from truncation_guard.profiling.from_completions import profile_completions
     from truncation_guard.profiling.from_dataset import profile_dataset
     from truncation_guard.profiling.from_rollouts import profile_rollouts
@@ -37,6 +38,7 @@ __all__ = [
     "profile_completions",
     "profile_dataset",
     "profile_rollouts",
+    "set_max_completion_length",
 ]
 
 _MODULES = {
@@ -53,6 +55,7 @@ _MODULES = {
     "profile_completions": "truncation_guard.profiling.from_completions",
     "profile_dataset": "truncation_guard.profiling.from_dataset",
     "profile_rollouts": "truncation_guard.profiling.from_rollouts",
+    "set_max_completion_length": "truncation_guard.limit_setting",
 }
 
 

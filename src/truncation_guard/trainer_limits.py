@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from truncation_guard.checks import check_positive
+from truncation_guard.trainer_vllm_server import server_window
 
 _LOSS_LIMIT = "_truncation_guard_loss_limit"
 """The attribute of a trainer that keeps the limit by which its loss was divided at first."""
@@ -55,6 +56,8 @@ def get_context_window(trainer: Any, limit: int | None) -> int | None:
         vllm = trainer.vllm_generation
         if vllm.mode == "colocate":
             return int(vllm.llm.llm_engine.model_config.max_model_len)
+        if (served := server_window(vllm)) is not None:
+            return served
         if vllm.max_model_length is not None:
             return int(vllm.max_model_length)
     elif limit is None:
@@ -153,14 +156,17 @@ def _kwarg(trainer: Any) -> str:
 def _does_not_fit(limit: int, longest_prompt: int, window: int) -> str:
     if longest_prompt >= window:
         return (
-            f"The longest prompt of the sample has {longest_prompt} tokens, which leaves no room "
-            f"for a completion in the context window of {window} tokens. Take such prompts out of "
-            "the data set, or shorten them."
+            f"The longest prompt has {longest_prompt} tokens, which leaves no room for a "
+            f"completion in the context window of {window} tokens. Take such prompts out of the "
+            "data set, or shorten them."
         )
-    prompt = f" and the longest prompt of the sample ({longest_prompt} tokens)"
-    what = f"`max_completion_length`={limit}{prompt if longest_prompt else ''}"
+    what = f"`max_completion_length`={limit} does"
+    if longest_prompt:
+        what = (
+            f"`max_completion_length`={limit} and the longest prompt ({longest_prompt} tokens) do"
+        )
     return (
-        f"{what} does not fit into the context window of {window} tokens. Pass at most "
+        f"{what} not fit into the context window of {window} tokens. Pass at most "
         f"{window - longest_prompt}."
     )
 

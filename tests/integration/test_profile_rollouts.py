@@ -15,6 +15,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from integration.test_observe import Gradients, Sampled, same
 from integration.test_outcomes import TURNS, Environment, chat_trainer
+from stand_ins import vllm
 from transformers import LlamaForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
@@ -334,8 +335,8 @@ class TestWhatIsMeasured:
             rows = [[5] * kwargs["max_tokens"] for _ in prompts]
             return prompts, rows, [[[0.0]] * len(row) for row in rows], None
 
-        engine = SimpleNamespace(
-            mode="server",
+        engine = vllm(
+            "server",
             max_model_length=48,
             max_completion_length=8,
             generation_kwargs=overrides,
@@ -470,8 +471,8 @@ class TestWhenItFails:
         data = Dataset.from_dict({"prompt": ["w3 " * 10] * 8})
         trainer = tiny.trainer(tiny.config(tmp_path), Sampled(), train_dataset=data)
         message = (
-            r"^`max_completion_length`=60 and the longest prompt of the sample \(10 tokens\) does "
-            r"not fit into the context window of 64 tokens\. Pass at most 54\.$"
+            r"^`max_completion_length`=60 and the longest prompt \(10 tokens\) do not "
+            r"fit into the context window of 64 tokens\. Pass at most 54\.$"
         )
         with pytest.raises(ValueError, match=message):
             profile(trainer, max_completion_length=60)

@@ -1,0 +1,44 @@
+"""What a vLLM server says of its engine.
+
+The one idea: the server was started with a window of its own, which TRL 1.16 does not ask for, and
+a request that does not fit into it ends the training. So the server is asked, once.
+"""
+
+import json
+import logging
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+from weakref import WeakKeyDictionary
+
+_TIMEOUT_SECONDS = 10
+_logger = logging.getLogger(__name__)
+_windows: "WeakKeyDictionary[Any, int | None]" = WeakKeyDictionary()
+
+
+def server_window(backend: Any) -> int | None:
+    """Tokens that prompt and completion may have together on the server; None where unknown.
+
+    Every process asks for itself: TRL has its client on the main process only. The answer is kept
+    as long as the backend lives.
+
+    Args:
+        backend: TRL's `VLLMGeneration` in server mode.
+    """
+    if backend not in _windows:
+        _windows[backend] = _ask(backend)
+    return _windows[backend]
+
+
+def _ask(backend: Any) -> int | None:
+    # TRL 1.16 makes its address of the same attributes.
+    address = backend.server_base_url or f"http://{backend.server_host}:{backend.server_port}"
+    try:
+        with urllib.request.urlopen(
+            f"{address.rstrip('/')}/v1/models", timeout=_TIMEOUT_SECONDS
+        ) as answer:
+            # TRL generates with the first one, too.
+            return int(json.load(answer)["data"][0]["max_model_len"])
+    except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+        _logger.debug("The vLLM server at %s does not tell its window: %s", address, error)
+        return None
