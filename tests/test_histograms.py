@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from truncation_guard.histograms import Bin, bin_lengths, histogram_lines
@@ -19,6 +19,7 @@ def test_bins_are_of_one_width_and_keep_the_cut_apart() -> None:
     ]
 
 
+@settings(deadline=None)
 @given(ended=HISTOGRAMS, cut=HISTOGRAMS, bins=st.integers(1, 50))
 def test_every_completion_is_in_the_one_bin_of_its_length(
     ended: dict[int, int], cut: dict[int, int], bins: int

@@ -281,8 +281,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         decision = self._reporter.batch(counts)
         if decision is None:
             return
-        shrinks_kl = limit_control.shrinks_kl(trainer)
-        self._reporter.say_decision(decision, counts, shrinks_kl=shrinks_kl)
+        self._reporter.say_decision(decision, counts)
         if decision.after is not None:
             self._rollouts.propose_limit(decision.after)
             self._check_punishments(trainer, decision.after)
@@ -302,7 +301,12 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
     def _check_punishments(self, trainer: Any, limit: int) -> None:
         if self._reporter is None or not trainer.is_world_process_zero():
             return
-        for finding in soft_punishment_findings(trainer, limit):
+        try:
+            findings = soft_punishment_findings(trainer, limit)
+        except Exception:  # a reward function of the user's that cannot be looked into
+            logger.debug("%s soft punishments could not be checked", messages.PREFIX, exc_info=True)
+            return
+        for finding in findings:
             self._reporter.warn_of_setup(trainer.state.global_step, finding)
 
     def _restore(self, entry: Any) -> None:

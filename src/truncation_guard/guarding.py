@@ -24,7 +24,6 @@ from truncation_guard.rollouts import (
     describe_completions,
 )
 from truncation_guard.tally import tally
-from truncation_guard.trainer_limits import loss_factor
 
 
 @dataclass(slots=True)
@@ -142,10 +141,6 @@ class BatchGuard:
                 truncated_weight=self._truncated_weight,
                 loss_divides_by_rows=trainer_facts.loss_divides_by_rows(trainer),
             )
-        factor = loss_factor(trainer) if batch.training else 1.0
-        if factor != 1.0:
-            ones = torch.ones(len(rewards), device=rewards.device)
-            batch.weights = factor * (ones if batch.weights is None else batch.weights)
         if trainer_facts.advantages_follow_rewards(trainer):
             batch.uniform = batch.rollouts.uniform_groups(_weighted(trainer, guarded))
         batch.reward_sums, batch.rewarded = reward_sums, True

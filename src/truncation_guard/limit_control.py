@@ -18,15 +18,27 @@ def check_ceiling(trainer: Any, ceiling: int | None) -> None:
     """Refuse a `raise_limit_to` that leaves no room.
 
     Raises:
-        ValueError: if it is not above the limit, or fills the context window.
+        ValueError: if it is below the limit or there is none, if it fills the context window, and
+            for `dr_grpo` with tools.
     """
     if ceiling is None:
         return
     limit = get_limit(trainer)
-    if limit is None or ceiling <= limit:
+    if limit is None:
+        raise ValueError(
+            "`raise_limit_to` needs a limit to begin with, and max_completion_length is None. Set "
+            "it, or pass None to leave it alone."
+        )
+    if ceiling < limit:
         raise ValueError(
             f"`raise_limit_to` must be above the limit, {limit}, got {ceiling}. Pass a larger "
             "number of tokens, or None to leave the limit alone."
+        )
+    if divides_by_limit(trainer) and getattr(trainer, "tools", None):
+        raise ValueError(
+            "`raise_limit_to` does not work with loss_type='dr_grpo' and tools: the loss is "
+            "divided by the number that is the budget of the tool loop, so that a raise would "
+            "shrink it. Pass None, or another loss_type."
         )
     window = get_context_window(trainer, limit)
     if window is not None and ceiling >= window:
@@ -41,8 +53,3 @@ def raise_again(trainer: Any, raised_to: int, ceiling: int | None) -> None:
     limit = get_limit(trainer)
     if ceiling is not None and limit is not None and limit < min(raised_to, ceiling):
         raise_limit(trainer, min(raised_to, ceiling))
-
-
-def shrinks_kl(trainer: Any) -> bool:
-    """Whether a raise makes up for the loss's scale in the advantages alone: see `raise_limit`."""
-    return divides_by_limit(trainer) and bool(getattr(trainer, "tools", None))

@@ -29,14 +29,12 @@ def figures(decision: LimitDecision) -> dict[str, object]:
     }
 
 
-def wording(decision: LimitDecision, limit_name: str, *, shrinks_kl: bool) -> tuple[str, str]:
+def wording(decision: LimitDecision, limit_name: str) -> tuple[str, str]:
     """Fact and remedy.
 
     Args:
         decision: what was decided.
         limit_name: the setting that the limit comes from.
-        shrinks_kl: whether the loss divides by the limit that the tool loop obeys, so that the
-            advantages are scaled up and the KL term is not.
     """
     earlier, newer = map(percent, decision.shares)
     seen = (
@@ -44,7 +42,7 @@ def wording(decision: LimitDecision, limit_name: str, *, shrinks_kl: bool) -> tu
         f"{limit_name}={decision.before}"
     )
     if decision.after is not None:
-        return _raised(decision, decision.after, seen, shrinks_kl)
+        return _raised(decision, decision.after, seen, limit_name)
     if decision.reason == "no-effect" and decision.share_before_raise is not None:
         return (
             f"{seen}, and {percent(decision.share_before_raise)} before it was last raised: more "
@@ -59,20 +57,13 @@ def wording(decision: LimitDecision, limit_name: str, *, shrinks_kl: bool) -> tu
     )
 
 
-def _raised(decision: LimitDecision, after: int, seen: str, shrinks_kl: bool) -> tuple[str, str]:
+def _raised(decision: LimitDecision, after: int, seen: str, limit_name: str) -> tuple[str, str]:
     basis = "twice as much, because what they need is not identified"
     if decision.reason == "observed":
         basis = "which holds the coverage that was asked for"
     elif after < 2 * decision.before:
         basis = f"the most that raise_limit_to={decision.ceiling} and the context window allow"
-    kl = ""
-    if shrinks_kl:
-        kl = (
-            f"; dr_grpo divides by it, so the advantages are multiplied by "
-            f"{after / decision.before:.4g}, and the KL term shrinks by as much"
-        )
     return (
-        f"{seen}: it is raised to {after} before one of the next rollouts, {basis}{kl}",
-        "expect longer rollouts and more memory, and set max_completion_length to it in the next "
-        "run",
+        f"{seen}: it is raised to {after} before one of the next rollouts, {basis}",
+        f"expect longer rollouts and more memory, and set {limit_name} to it in the next run",
     )

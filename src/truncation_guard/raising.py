@@ -39,7 +39,7 @@ class LimitDecision:
     shares: tuple[float, float]
     """Truncated shares of the two windows."""
     share_before_raise: float | None
-    """Truncated share under the limit before `before`; None where the guard did not raise it."""
+    """Truncated share before the limit was last doubled; None where it was not, or that helped."""
     completions: int
     """Completions in both windows."""
     ceiling: int
@@ -91,6 +91,9 @@ class LimitRaiser:
             return None
         earlier, newer = self._bad_window, (self._ended, self._cut)
         share = _share(newer)
+        before_raise = self._share_before_raise
+        if before_raise is not None and share < _STILL * before_raise:
+            self._share_before_raise = None  # the raise worked; what comes later is another matter
         self._bad_window = newer if share > self._warn_above else None
         self._start_window()
         if self._is_done or earlier is None or not _share(earlier) <= share > self._warn_above:
@@ -107,6 +110,7 @@ class LimitRaiser:
             "raised_to": self.raised_to,
             "share_before_raise": self._share_before_raise,
             "is_done": self._is_done,
+            "ceiling": self._ceiling,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -124,6 +128,7 @@ class LimitRaiser:
         raised_to = None if raised_to is None else int(raised_to)
         share = None if share is None else float(share)
         longest_prompt, is_done = int(state["longest_prompt"]), bool(state["is_done"])
+        is_done = is_done and state["ceiling"] == self._ceiling  # else this script allows another
         self._limit, self._bad_window, self._share_before_raise = limit, bad_window, share
         (self._ended, self._cut), self._longest_prompt = window, longest_prompt
         self._is_done, self.raised_to = is_done, raised_to
@@ -161,7 +166,9 @@ class LimitRaiser:
         self._is_done = after is None
         self._bad_window = None
         if after is not None:
-            self._share_before_raise, self.raised_to = share, after
+            # Of a smaller step it is not said that it should have helped.
+            self._share_before_raise = share if after >= 2 * limit else None
+            self.raised_to = after
         return LimitDecision(
             before=limit,
             after=after,

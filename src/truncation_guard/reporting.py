@@ -118,17 +118,14 @@ class Reporter:
         self._histogram(counts)
         return None if self.raiser is None else self.raiser.update(counts)
 
-    def say_decision(
-        self, decision: LimitDecision, counts: BatchCounts, *, shrinks_kl: bool
-    ) -> None:
+    def say_decision(self, decision: LimitDecision, counts: BatchCounts) -> None:
         """Write the WARN line of a decision about the limit.
 
         Args:
             decision: what was decided.
             counts: the batch that it was decided on.
-            shrinks_kl: whether the KL term of the loss shrinks with a raise.
         """
-        fact, remedy = raise_messages.wording(decision, counts.limit_name, shrinks_kl=shrinks_kl)
+        fact, remedy = raise_messages.wording(decision, counts.limit_name)
         figures = raise_messages.figures(decision)
         self.warn(raise_messages.code(decision), counts.step, fact, remedy, **figures)
 

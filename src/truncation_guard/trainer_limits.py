@@ -12,8 +12,6 @@ from typing import Any
 from truncation_guard.checks import check_positive
 from truncation_guard.trainer_vllm_server import server_window
 
-_LOSS_LIMIT = "_truncation_guard_loss_limit"
-"""The attribute of a trainer that keeps the limit by which its loss was divided at first."""
 _TRANSFORMERS_DEFAULT_NEW_TOKENS = 20
 """What `generate` writes when neither `max_new_tokens` nor `max_length` is set."""
 
@@ -92,33 +90,21 @@ def set_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> None:
 
 
 def raise_limit(trainer: Any, limit: int) -> None:
-    """Let the next generation obey this higher limit, and leave the scale of the loss alone.
+    """Let the next generation obey this limit where it obeys a lower one now.
 
-    TRL 1.16's `dr_grpo` divides by `trainer.max_completion_length` when the loss is taken. Without
-    tools nothing else reads that, and it stays; with them it is the budget of the tool loop too,
-    and `loss_factor` says by what the advantages have to be multiplied.
+    Nothing that holds the limit is lowered. TRL 1.16's `dr_grpo` divides by
+    `trainer.max_completion_length` when the loss is taken: that stays, so that the scale of the
+    loss does too. With tools it would be their budget as well, which `limit_control` refuses.
     """
-    if not divides_by_limit(trainer):
-        set_limit(trainer, limit)
-        return
-    before = trainer.max_completion_length
-    set_limit(trainer, limit)
-    if getattr(trainer, "tools", None):
-        if not hasattr(trainer, _LOSS_LIMIT):
-            setattr(trainer, _LOSS_LIMIT, before)
-    else:
-        trainer.max_completion_length = before
+    keeps = vars(trainer) if divides_by_limit(trainer) else None
+    for mapping, key in _places(trainer):
+        if mapping is not keeps and (mapping[key] or 0) < limit:
+            mapping[key] = limit
 
 
 def divides_by_limit(trainer: Any) -> bool:
     """Whether the loss is divided by the limit."""
     return getattr(trainer, "loss_type", None) == "dr_grpo" and not is_gmpo(trainer)
-
-
-def loss_factor(trainer: Any) -> float:
-    """What the advantages are to be multiplied by after a `raise_limit`; 1 without one."""
-    before: int | None = getattr(trainer, _LOSS_LIMIT, None)
-    return 1.0 if before is None else trainer.max_completion_length / before
 
 
 @contextmanager

@@ -12,6 +12,9 @@ from truncation_guard.diagnosis.trace import RunTrace, Window
 
 _FEW = 0.2
 """Share of the entries that the longest length has to come back in, to be taken for the limit."""
+_LEAST_ASSUMED = 8
+"""Tokens. Nobody sets a shorter limit: short completions of one length are short for another
+reason."""
 _PRINTED = 0.005
 """What four printed digits may make of a share."""
 _MANY = 0.5
@@ -105,9 +108,9 @@ def _longest_of(windows: Sequence[Window]) -> list[float]:
 def _assume(windows: Sequence[Window]) -> int | None:
     """The longest length, if it comes back and completions there did not terminate."""
     lengths = _longest_of(windows)
-    if not lengths or not max(lengths).is_integer():
+    longest = max(lengths, default=0.0)
+    if longest < _LEAST_ASSUMED or not float(longest).is_integer():
         return None
-    longest = max(lengths)
     often = Counter(lengths)[longest]
     unfinished = [w for w in windows if _longest(w) == longest and w.ratio != 0]
     if not unfinished or (len(lengths) > 1 and (often < 2 or often < _FEW * len(lengths))):

@@ -26,6 +26,8 @@ _PREFIX = 200
 _WARN = re.compile(r"\[truncation-guard\] WARN (\S+) step=\d+ mode=(\S+) ([^|]*)")
 _LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d+)\b")
 _MASKED = re.compile(r"mask_truncated_completions['\"]?\s*[=: ]\s*(True|true|False|false)")
+_PILE = 0.2
+"""Share of the entries whose longest completion has one length, where a limit is near."""
 _OF_A_TRAINER = ("epoch", "loss", "grad_norm", "learning_rate", "reward_std", "step", "eval_loss")
 """One of these is in every entry that `Trainer` prints, or in what is left of it."""
 _LONGEST_ENTRY = 20_000
@@ -181,9 +183,18 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
 
 
 def _possible(limit: int | None, training: list[Window]) -> int | None:
-    """A limit that is written somewhere in the log, unless completions are longer."""
-    longest = max((window.max_length or 0 for window in training), default=0)
-    return None if limit is None or longest > limit else limit
+    """A limit that is written somewhere in the log, unless the lengths speak against it.
+
+    Completions may be longer, or unfinished ones pile up at another length: then what the log
+    mentions is not the limit of this run.
+    """
+    lengths = [window.max_length for window in training if window.max_length is not None]
+    longest = max(lengths, default=0)
+    if limit is None or longest > limit:
+        return None
+    at_longest = [window for window in training if window.max_length == longest]
+    piles_up = len(at_longest) >= max(2, _PILE * len(lengths)) and all(w.ratio for w in at_longest)
+    return None if longest < limit and piles_up else limit
 
 
 def _set_steps(entries: list[_Entry]) -> bool:

@@ -206,7 +206,11 @@ def _place(name: str) -> tuple[bool, str] | None:
         return True, "epoch"
     bare = name.removeprefix("train/")
     training = not bare.startswith(("eval_", "eval/"))
-    field_name = _FIELDS.get(bare if training else bare[len("eval_") :])
+    if not training:
+        bare = bare[len("eval_") :]
+        if bare not in _FIELDS:  # of one of several evaluation sets, eval_math_reward
+            bare = next((name for name in _FIELDS if bare.endswith(f"_{name}")), bare)
+    field_name = _FIELDS.get(bare)
     return None if field_name is None else (training, field_name)
 
 
