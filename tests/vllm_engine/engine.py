@@ -26,7 +26,9 @@ WORKERS = Path(__file__).parent / "workers"
 EOS = 1
 WINDOW = 24
 """The engine's max model length; the model itself could have 64."""
-GENERATIONS = 8
+GENERATIONS = 16
+"""A server samples anew at each run: with fewer, a test that asks for some that end and some that
+do not would fail now and then."""
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
@@ -71,7 +73,7 @@ def serve(folder: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     arguments = [str(WORKERS / "server.py"), str(folder / "model")]
     arguments += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(WINDOW)]
-    arguments += ["--dtype", "float32", "--enforce-eager", "--seed", "0", "--max-num-seqs", "16"]
+    arguments += ["--dtype", "float32", "--enforce-eager", "--seed", "0", "--max-num-seqs", "32"]
     arguments += ["--kv-cache-memory-bytes", str(_KV_CACHE_BYTES)]
     arguments += ["--logprobs-mode", "processed_logprobs"]
     address = f"http://127.0.0.1:{port}"
@@ -123,7 +125,7 @@ def make_trainer(
     callbacks: Sequence[Any] = (),
     **overrides: Any,
 ) -> Any:
-    """A real trainer on a real engine; two groups of eight are a generation batch and a step.
+    """A real trainer on a real engine; two groups are a generation batch and a step.
 
     Args:
         folder: to write into.

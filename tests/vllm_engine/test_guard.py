@@ -114,7 +114,7 @@ def test_the_lines_tell_the_limit_from_the_window(run: Any) -> None:
     share = cut / len(first)
     assert run["lines"][0].startswith(
         f"[truncation-guard] WARN truncated step=0 mode={run['mode']} share={share:g} "
-        f"completions={cut}/16 groups=2/2 "
+        f"completions={cut}/32 groups=2/2 "
     )
     assert (
         f" limit=10 | {100 * share:.4g}% of completions were cut off at max_completion_length=10 "
@@ -128,7 +128,7 @@ def test_the_lines_tell_the_limit_from_the_window(run: Any) -> None:
     (line,) = context
     assert line.startswith(f"[truncation-guard] WARN context step=1 mode={run['mode']} ")
     assert line.endswith(
-        f" limit=10 causes=context:{cut} | {cut} of 16 completions were cut off because prompt "
+        f" limit=10 causes=context:{cut} | {cut} of 32 completions were cut off because prompt "
         f"and completion fill the context window of 24 tokens ({effect}) -> shorten the prompts, "
         "or use a longer window (with vLLM: vllm_max_model_length); a longer "
         "max_completion_length does not help"

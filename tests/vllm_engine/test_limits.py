@@ -72,7 +72,7 @@ def test_without_the_refusal_a_server_fails_and_a_colocated_engine_cuts(run: Any
         assert max(found) == WINDOW - 4
 
 
-@pytest.mark.parametrize(("number", "completions"), [(0, 6 * GENERATIONS), (1, 6 * 3)])
+@pytest.mark.parametrize(("number", "completions"), [(0, 6 * GENERATIONS), (1, 6 * 6)])
 def test_a_profile_holds_the_lengths_that_vllm_returned(
     run: Any, number: int, completions: int
 ) -> None:

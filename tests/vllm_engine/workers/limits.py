@@ -90,7 +90,7 @@ def beyond_the_window(trainer: Any) -> Any:
     """Lengths, or an error, under a limit that leaves no room for the prompt."""
     with temporary_limit(trainer, WINDOW):
         try:
-            _, ids, *_ = trainer.vllm_generation.generate([[5, 6, 7, 8]] * 8, None, 8)
+            _, ids, *_ = trainer.vllm_generation.generate([[5, 6, 7, 8]] * 64, None, 64)
         except Exception as error:
             return str(error)
     return [len(row) for row in ids]
@@ -126,7 +126,7 @@ def main() -> dict[str, Any]:
         refusal(lambda: profile(trainer, 20)),
     ]
     left["after_refusals"] = places(trainer)
-    left["profiles"] = [profile(trainer, 19), profile(trainer, 19, num_generations=3)]
+    left["profiles"] = [profile(trainer, 19), profile(trainer, 19, num_generations=6)]
     left["after_profiles"] = places(trainer)
     left["beyond_the_window"] = beyond_the_window(trainer)
     trainer.args.max_steps = 1
