@@ -142,9 +142,7 @@ def test_the_longest_prompt_keeps_its_room_in_the_context_window(
 # --- when length is not the cause ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("share", "reason"), [(0.5, "no-effect"), (29 / 64, "no-effect")]
-)
+@pytest.mark.parametrize(("share", "reason"), [(0.5, "no-effect"), (29 / 64, "no-effect")])
 def test_a_raise_that_leaves_nine_tenths_of_the_share_was_no_use(share: float, reason: str) -> None:
     made = raiser()
     feed(made, 0.5, 0.5)

@@ -9,6 +9,7 @@ with it, which warns of much. Read in TRL 1.16 and vLLM 0.31.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -84,6 +85,17 @@ def serve(folder: Path) -> Iterator[str]:
             assert is_wanted, f"The server is not up:\n{_tail(folder / 'server.txt')}"
             time.sleep(0.5)
         yield address
+
+
+class Lines(logging.Handler):
+    """Keeps what a logger says in WARNING."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def leave(folder: Path, result: Any) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vllm_engine.engine import leave, make_trainer
+from vllm_engine.engine import Lines, leave, make_trainer
 
 from truncation_guard import TruncationGuardCallback
 
@@ -33,15 +33,6 @@ class Sampled:
             }
         )
         return rewards
-
-
-class Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
 
 
 def losses(trainer: Any) -> list[dict[str, Any]]:
