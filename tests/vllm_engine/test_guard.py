@@ -112,13 +112,19 @@ def test_the_lines_tell_the_limit_from_the_window(run: Any) -> None:
     first = outcomes(run["batches"][0])
     cut = first.count("limit")
     share = cut / len(first)
-    assert run["lines"][0].startswith(
+    setup, of_batches = (
+        [line for line in run["lines"] if (" WARN config " in line) == is_setup]
+        for is_setup in (True, False)
+    )
+    # The preflight knows a colocated engine's window, and a served one's where it fits.
+    assert ["check=context" in line for line in setup] == [True] * (not run["is_served"])
+    assert of_batches[0].startswith(
         f"[truncation-guard] WARN truncated step=0 mode={run['mode']} share={share:g} "
         f"completions={cut}/32 groups=2/2 "
     )
     assert (
         f" limit=10 | {100 * share:.4g}% of completions were cut off at max_completion_length=10 "
-        f"before they finished ({effect}); " in run["lines"][0]
+        f"before they finished ({effect}); " in of_batches[0]
     )
     context = [line for line in run["lines"] if " WARN context " in line]
     if run["is_served"]:
