@@ -367,19 +367,6 @@ def test_numbers_of_both_sides_are_added_up() -> None:
             "`terminated` must be truth values, got 'yes'. Pass True for each completion that "
             "ended by itself.",
         ),
-    ],
-)
-def test_lengths_that_are_none_are_refused(
-    lengths: Any, terminated: Any, kind: type[Exception], text: str
-) -> None:
-    with pytest.raises(kind) as error:
-        LengthSample(lengths, terminated)
-    assert str(error.value) == text
-
-
-@pytest.mark.parametrize(
-    ("lengths", "terminated", "kind", "text"),
-    [
         (5, None, TypeError, "`lengths` must be a list, got 5. Pass one item for each completion."),
         (
             {8: 1},
@@ -411,7 +398,7 @@ def test_lengths_that_are_none_are_refused(
         ),
     ],
 )
-def test_shapes_that_are_no_list_of_lengths_are_refused(
+def test_lengths_that_are_none_are_refused(
     lengths: Any, terminated: Any, kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind) as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pictures import kept_figures
 
 from truncation_guard import LengthProfile, LengthSample
 from truncation_guard.plots import plot_lengths
@@ -17,15 +18,7 @@ CUT = LengthProfile(
 
 def drawn(profile: LengthProfile, path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The axes and the legend of the figure that was saved."""
-    figure_module = pytest.importorskip("matplotlib.figure")
-    figures: list[Any] = []
-    save = figure_module.Figure.savefig
-
-    def keep(self: Any, *args: Any, **kwargs: Any) -> None:
-        figures.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(figure_module.Figure, "savefig", keep)
+    figures = kept_figures(monkeypatch)
     profile.plot(path)
     (figure,) = figures
     return figure.axes[0], [text.get_text() for text in figure.legends[0].get_texts()]

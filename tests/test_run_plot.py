@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trl_logs
+from pictures import kept_figures
 
 from truncation_guard.diagnosis.diagnosing import diagnose
 from truncation_guard.run_plot import plot_run
@@ -15,15 +16,7 @@ LOGS = Path(__file__).parent / "data" / "logs"
 
 def drawn(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The axes of the figure that was saved."""
-    figure_module = pytest.importorskip("matplotlib.figure")
-    figures: list[Any] = []
-    save = figure_module.Figure.savefig
-
-    def keep(self: Any, *args: Any, **kwargs: Any) -> None:
-        figures.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(figure_module.Figure, "savefig", keep)
+    figures = kept_figures(monkeypatch)
     diagnose(source).plot(folder / "run.png")
     assert (folder / "run.png").read_bytes().startswith(b"\x89PNG")
     (figure,) = figures

@@ -10,7 +10,13 @@ from typing import Any, cast
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from truncation_guard import limit_control, messages, trainer_facts, trainer_hooks
+from truncation_guard import (
+    limit_control,
+    messages,
+    setup_messages,
+    trainer_facts,
+    trainer_hooks,
+)
 from truncation_guard.advantages import Mode
 from truncation_guard.containment import ContainedRollouts
 from truncation_guard.counts import BatchCounts
@@ -148,13 +154,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Wrap the rollout methods of the trainer that was given this callback."""
-        self.attach(self._find_trainer())
+        self.attach(trainer_hooks.require_trainer(self))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Refuse what must be refused, and go on where the checkpoint left off."""
-        trainer = self._find_trainer()
+        trainer = trainer_hooks.require_trainer(self)
         self.attach(trainer)
         if self.restored_state is not None:  # the settings of this script win
             self._options = trainer_hooks.remembered_options(trainer) or self._options
@@ -209,15 +215,6 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         # No settings: those of the script that resumes win, and of whatever version it is.
         return {"args": {}, "attributes": {"restored_state": saved or {"monitor": None}}}
 
-    def _find_trainer(self) -> Any:
-        trainer = trainer_hooks.find_trainer(self)
-        if trainer is None:
-            raise RuntimeError(
-                "TruncationGuardCallback found no trainer among its callers that has it in its "
-                "callbacks. Call `guard.attach(trainer)` before `trainer.train()`."
-            )
-        return trainer
-
     def _watch(self, trainer: Any) -> None:
         if not trainer_hooks.is_marked(trainer, self._session):
             self._reporter, self._rollouts, self._has_met = None, None, False
@@ -255,24 +252,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self, trainer: Any, reporter: Reporter, mode: Mode, resumed_from_step: int | None
     ) -> None:
         reporter.start(get_limit(trainer), resumed_from_step)
-        name, step = type(trainer).__name__, trainer.state.global_step
+        step = trainer.state.global_step
         if mode != self._options.mode:
             reporter.warn(
-                "measured-only",
-                step,
-                f"{name} has its own {' and '.join(trainer_hooks.overridden_methods(trainer))}, "
-                f"which may reorder or replace rows: truncation is measured, "
-                f"mode={self._options.mode!r} is not applied",
-                "use truncation_guard.guard_advantages in it, or mode='observe' to silence this",
+                "measured-only", step, *setup_messages.measured_only(trainer, self._options.mode)
             )
         elif mode == "exclude" and trainer_hooks.has_unknown_loss(trainer):
-            reporter.warn(
-                "loss-scale",
-                step,
-                f"{name} has a loss of its own: truncated completions are taken out of its mask "
-                "and its advantages, but how it divides is not known",
-                "see that it divides by the kept completions or tokens, or use mode='downweight'",
-            )
+            reporter.warn("loss-scale", step, *setup_messages.unknown_loss(trainer))
 
     def _on_counts(self, trainer: Any, counts: BatchCounts) -> None:
         trainer_facts.log_metrics(trainer, batch_metrics(counts), training=counts.training)
@@ -284,7 +270,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self._reporter.say_decision(decision, counts)
         if decision.after is not None:
             self._rollouts.propose_limit(decision.after)
-            self._check_punishments(trainer, decision.after)
+            findings = soft_punishment_findings(trainer, decision.after)
+            self._reporter.warn_of_setup(counts.step, findings)
 
     def _raise_again(self, trainer: Any) -> None:
         raiser = None if self._reporter is None else self._reporter.raiser
@@ -292,22 +279,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             limit_control.raise_again(trainer, raiser.raised_to, self._options.raise_limit_to)
 
     def _check_setup(self, trainer: Any) -> None:
-        if self._reporter is None:
-            return
-        mode, weight = self._reporter.mode, self._options.truncated_weight
-        for finding in check_setup(trainer, mode, weight):
-            self._reporter.warn_of_setup(trainer.state.global_step, finding)
-
-    def _check_punishments(self, trainer: Any, limit: int) -> None:
-        if self._reporter is None or not trainer.is_world_process_zero():
-            return
-        try:
-            findings = soft_punishment_findings(trainer, limit)
-        except Exception:  # a reward function of the user's that cannot be looked into
-            logger.debug("%s soft punishments could not be checked", messages.PREFIX, exc_info=True)
-            return
-        for finding in findings:
-            self._reporter.warn_of_setup(trainer.state.global_step, finding)
+        if self._reporter is not None:
+            weight = self._options.truncated_weight
+            findings = check_setup(trainer, self._reporter.mode, weight)
+            self._reporter.warn_of_setup(trainer.state.global_step, findings)
 
     def _restore(self, entry: Any) -> None:
         """Take window and cool-downs from the checkpoint: from this object or from `entry`."""

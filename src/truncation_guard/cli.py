@@ -204,12 +204,13 @@ def _context_window(model: str) -> int | None:
     """The model's, in tokens; None where only a tokenizer is there."""
     from transformers import AutoConfig
 
+    from truncation_guard.trainer_limits import window_of_config
+
     try:
         config = AutoConfig.from_pretrained(model)
     except (OSError, ValueError):
         return None
-    window: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return window
+    return window_of_config(config)
 
 
 def _fail(message: str) -> NoReturn:

@@ -44,11 +44,7 @@ def set_max_completion_length(
         ValueError: if the limit is no integer of at least 1, `longest_prompt` no integer of at
             least 0, or both together exceed the context window. Nothing has changed then.
     """
-    if not trainer_facts.is_supported(trainer):
-        raise TypeError(
-            "set_max_completion_length works with trl's GRPOTrainer, RLOOTrainer and their "
-            f"subclasses, got {type(trainer).__name__}. Pass such a trainer."
-        )
+    trainer_facts.check_supported("set_max_completion_length", trainer, "Pass such a trainer.")
     if not (is_integer(longest_prompt) and longest_prompt >= 0):
         raise ValueError(
             f"`longest_prompt` must be an integer of at least 0, got {longest_prompt!r}. Pass the "

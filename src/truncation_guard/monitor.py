@@ -4,7 +4,7 @@ The one idea: a decision is data. The monitor knows neither a trainer nor a tens
 of a line; it keeps a window of the last completions and a cool-down for each code.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LengthSample
 from truncation_guard.recommendations import LimitAdvice, advise
-from truncation_guard.window import Window
+from truncation_guard.window import Window, from_pairs, to_pairs
 
 Code = Literal[
     "limit-ignored",
@@ -119,7 +119,7 @@ class TruncationMonitor:
     def state(self) -> dict[str, Any]:
         """Window and cool-downs as JSON values."""
         return {
-            "window": [[sorted(part.items()) for part in batch] for batch in self._window.batches],
+            "window": [[to_pairs(part) for part in batch] for batch in self._window.batches],
             "limit": self._limit,
             "lowest_share": self._lowest_share,
             "said": {code: list(said) for code, said in self._said.items()},
@@ -131,7 +131,7 @@ class TruncationMonitor:
         Raises:
             Exception: of whatever kind, if `state` is damaged; nothing has changed then.
         """
-        batches = deque((_lengths(ended), _lengths(cut)) for ended, cut in state["window"])
+        batches = deque((from_pairs(ended), from_pairs(cut)) for ended, cut in state["window"])
         limit = state["limit"]
         limit = None if limit is None else int(limit)
         lowest = state["lowest_share"]
@@ -263,10 +263,3 @@ def _truncated(batch: BatchCounts, window: Window, warn_above: float) -> tuple[b
         return True, batch.share
     seen = window.completions >= ENOUGH_COMPLETIONS
     return seen and window.share > warn_above, window.share
-
-
-def _lengths(pairs: Any) -> Counter[int]:
-    lengths = Counter({int(length): int(count) for length, count in pairs})
-    if any(length < 0 or count < 0 for length, count in lengths.items()):
-        raise ValueError(f"negative lengths or counts: {pairs!r}")
-    return lengths

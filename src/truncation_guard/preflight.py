@@ -14,7 +14,12 @@ from truncation_guard import messages
 from truncation_guard.advantages import Mode
 from truncation_guard.end_of_turn import end_of_turn_tokens
 from truncation_guard.soft_punishment import misfit, soft_punishments
-from truncation_guard.trainer_facts import generation_rules, get_num_generations, is_grpo
+from truncation_guard.trainer_facts import (
+    generation_rules,
+    get_num_generations,
+    get_tokenizer,
+    is_grpo,
+)
 from truncation_guard.trainer_limits import get_context_window, get_limit, limit_name
 from truncation_guard.trainer_setup import (
     is_conversational,
@@ -78,12 +83,17 @@ def check_setup(trainer: Any, mode: Mode, truncated_weight: float) -> list[Findi
 def soft_punishment_findings(trainer: Any, limit: int | None) -> list[Finding]:
     """The soft overlong punishments among the reward functions that do not fit a limit.
 
+    Like `check_setup` it raises nothing: of functions that cannot be looked into it says nothing.
+
     Args:
         trainer: a GRPOTrainer or RLOOTrainer.
         limit: in tokens; None: there is none to fit.
     """
-    if limit is None:
-        return []
+    return [] if limit is None else _contained(_soft_punishments_beyond, (trainer, limit))
+
+
+def _soft_punishments_beyond(place: tuple[Any, int]) -> list[Finding]:
+    trainer, limit = place
     name = limit_name(trainer)
     facts = [misfit(found, limit, name) for found in soft_punishments(trainer.reward_funcs)]
     remedy = f"build it with max_completion_len={limit} and a soft_punish_cache below that"
@@ -131,10 +141,9 @@ def _check_stop_tokens(setup: _SetUp) -> list[Finding]:
     if rules.stops_on_request or not is_conversational(setup.prompts):
         return []
     ends = template_ends(trainer)
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     # Of several tokens the first one that is known to end a turn has to stop generation (Phi-3's
     # <|end|>, not the <|endoftext|> behind it); where none is known, any of them will do.
-    known = [end for end in ends if end in end_of_turn_tokens(tokenizer)]
+    known = [end for end in ends if end in end_of_turn_tokens(get_tokenizer(trainer))]
     ends = known[:1] or ends
     if not ends or any(token in rules.stop_token_ids for token, _ in ends):
         return []

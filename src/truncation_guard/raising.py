@@ -14,6 +14,7 @@ from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LengthSample
 from truncation_guard.monitor import find_obstacle
 from truncation_guard.recommendations import advise
+from truncation_guard.window import from_pairs, to_pairs
 
 Reason = Literal["observed", "doubled", "no-room", "no-effect"]
 
@@ -104,8 +105,8 @@ class LimitRaiser:
         """Windows and history as JSON values."""
         return {
             "limit": self._limit,
-            "window": _pairs((self._ended, self._cut)),
-            "bad_window": None if self._bad_window is None else _pairs(self._bad_window),
+            "window": [to_pairs(self._ended), to_pairs(self._cut)],
+            "bad_window": self._bad_window and [to_pairs(part) for part in self._bad_window],
             "longest_prompt": self._longest_prompt,
             "raised_to": self.raised_to,
             "share_before_raise": self._share_before_raise,
@@ -119,8 +120,11 @@ class LimitRaiser:
         Raises:
             Exception: of whatever kind, if `state` is damaged; nothing has changed then.
         """
-        window = _counters(state["window"])
-        bad_window = None if state["bad_window"] is None else _counters(state["bad_window"])
+        ended, cut = map(from_pairs, state["window"])
+        bad_window = None
+        if state["bad_window"] is not None:
+            bad_ended, bad_cut = map(from_pairs, state["bad_window"])
+            bad_window = (bad_ended, bad_cut)
         limit, raised_to, share = (
             state[name] for name in ("limit", "raised_to", "share_before_raise")
         )
@@ -130,7 +134,7 @@ class LimitRaiser:
         longest_prompt, is_done = int(state["longest_prompt"]), bool(state["is_done"])
         is_done = is_done and state["ceiling"] == self._ceiling  # else this script allows another
         self._limit, self._bad_window, self._share_before_raise = limit, bad_window, share
-        (self._ended, self._cut), self._longest_prompt = window, longest_prompt
+        self._ended, self._cut, self._longest_prompt = ended, cut, longest_prompt
         self._is_done, self.raised_to = is_done, raised_to
 
     def _start_window(self) -> None:
@@ -183,14 +187,3 @@ class LimitRaiser:
 def _share(window: tuple[Counter[int], Counter[int]]) -> float:
     ended, cut = window
     return cut.total() / (ended.total() + cut.total())
-
-
-def _pairs(window: tuple[Counter[int], Counter[int]]) -> list[list[tuple[int, int]]]:
-    return [sorted(part.items()) for part in window]
-
-
-def _counters(pairs: Any) -> tuple[Counter[int], Counter[int]]:
-    ended, cut = ({int(length): int(count) for length, count in part} for part in pairs)
-    if min([0, *ended, *ended.values(), *cut, *cut.values()]) < 0:
-        raise ValueError(f"negative lengths or counts: {pairs!r}")
-    return Counter(ended), Counter(cut)

@@ -7,11 +7,13 @@ what that means.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from truncation_guard.checks import is_integer
 from truncation_guard.counts import BatchCounts
 from truncation_guard.lengths import LengthSample
 
@@ -125,6 +127,24 @@ def read_record(path: Path) -> list[RecordedRun]:
             elif runs and entry["kind"] == "end":
                 runs[-1].end = entry
     return runs
+
+
+def batch_lengths(batch: Mapping[str, Any], name: str) -> Counter[int]:
+    """Length in tokens -> completions of a `batch` line: those that `"ended"`, or were `"cut"`.
+
+    Of a bin its upper edge counts, of the one that the limit is in the limit.
+
+    Raises:
+        ValueError: for what is no histogram.
+    """
+    limit, width = batch["limit"], batch["lengths"]["bin_width"]
+    lengths: Counter[int] = Counter()
+    for edge, count in batch["lengths"][name]:
+        if not (is_integer(edge) and is_integer(count) and edge >= 0 and count > 0):
+            raise ValueError(f"{count!r} completions of {edge!r} tokens")
+        holds_limit = limit is not None and edge - width < limit < edge
+        lengths[limit if holds_limit else edge] += count
+    return lengths
 
 
 def _ends_in_newline(file: Any) -> bool:

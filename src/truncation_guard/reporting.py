@@ -5,7 +5,7 @@ alone writes.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,10 @@ class Reporter:
         if self.raiser is not None and state.get("raiser") is not None:
             self.raiser.load_state(state["raiser"])
 
-    def warn_of_setup(self, step: int, finding: Finding) -> None:
-        """Write the WARN line of something that is wrong with the set-up."""
-        self.warn("config", step, finding.fact, finding.remedy, check=finding.kind)
+    def warn_of_setup(self, step: int, findings: Sequence[Finding]) -> None:
+        """Write a WARN line for each thing that is wrong with the set-up."""
+        for finding in findings:
+            self.warn("config", step, finding.fact, finding.remedy, check=finding.kind)
 
     def start(self, limit: int | None, resumed_from_step: int | None) -> None:
         """A training, or an evaluation on its own, begins."""

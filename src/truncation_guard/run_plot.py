@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from truncation_guard.diagnosis.limits import cut_share
 from truncation_guard.diagnosis.trace import Window
+from truncation_guard.plots import import_figure
 
 if TYPE_CHECKING:
     from truncation_guard.diagnosis.diagnosing import Diagnosis
@@ -30,15 +31,8 @@ def plot_run(diagnosis: "Diagnosis", path: str | Path) -> None:
     Raises:
         ImportError: without matplotlib.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "A plot needs matplotlib. Install it with: pip install 'truncation-guard[plot]'"
-        ) from error
-
+    figure = import_figure()(figsize=(8, 8), layout="constrained")
     trace = diagnosis.trace
-    figure = Figure(figsize=(8, 8), layout="constrained")
     top, middle, bottom = figure.subplots(3, sharex=True)
     _draw_shares(top, diagnosis)
     _draw_lengths(middle, diagnosis)

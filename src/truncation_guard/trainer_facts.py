@@ -19,14 +19,21 @@ _EARLY_STOPS = ("stop_strings", "stop", "max_time", "stopping_criteria")
 """Keys of `generation_kwargs` that end a completion without a stop token."""
 
 
-def is_supported(trainer: Any) -> bool:
-    """Whether the trainer has rollouts of groups.
+def check_supported(who: str, trainer: Any, remedy: str) -> None:
+    """Refuse a trainer without rollouts of groups.
 
     The classes are looked up in `trl` at this moment: Unsloth replaces them there.
+
+    Raises:
+        TypeError: naming what is supported.
     """
     import trl
 
-    return isinstance(trainer, (trl.GRPOTrainer, trl.RLOOTrainer))
+    if not isinstance(trainer, (trl.GRPOTrainer, trl.RLOOTrainer)):
+        raise TypeError(
+            f"{who} works with trl's GRPOTrainer, RLOOTrainer and their subclasses, got "
+            f"{type(trainer).__name__}. {remedy}"
+        )
 
 
 def is_grpo(trainer: Any) -> bool:
@@ -55,7 +62,7 @@ def advantages_follow_rewards(trainer: Any) -> bool:
 
 def generation_rules(trainer: Any) -> GenerationRules:
     """What can end a completion of this trainer, read from its live settings."""
-    tokenizer = _tokenizer(trainer)
+    tokenizer = get_tokenizer(trainer)
     kwargs = trainer.args.generation_kwargs or {}
     config = None if trainer.use_vllm else trainer.generation_config
     stops = _stop_token_ids(trainer, tokenizer, kwargs, config)
@@ -89,7 +96,7 @@ def masked_by_trainer(trainer: Any, completion_ids: Iterable[Sequence[int]]) -> 
     """The completions that `mask_truncated_completions` takes out of the loss, by TRL's rule."""
     if not trainer.mask_truncated_completions:
         return [False for _ in completion_ids]
-    ends = {*trainer.eos_token_ids, _tokenizer(trainer).pad_token_id}
+    ends = {*trainer.eos_token_ids, get_tokenizer(trainer).pad_token_id}
     return [ids[-1] not in ends for ids in completion_ids]
 
 
@@ -117,7 +124,8 @@ def log_metrics(trainer: Any, metrics: dict[str, float], *, training: bool) -> N
         table[name].append(value)
 
 
-def _tokenizer(trainer: Any) -> Any:
+def get_tokenizer(trainer: Any) -> Any:
+    """The tokenizer, of a processor too."""
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from truncation_guard import handshake
 from truncation_guard.options import GuardOptions
-from truncation_guard.trainer_facts import is_grpo, is_supported
+from truncation_guard.trainer_facts import check_supported, is_grpo
 from truncation_guard.trainer_limits import is_gmpo
 
 WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
@@ -94,6 +94,21 @@ def find_trainer(callback: object) -> Any | None:
     return None
 
 
+def require_trainer(callback: object) -> Any:
+    """The same, where there has to be one.
+
+    Raises:
+        RuntimeError: if there is none.
+    """
+    trainer = find_trainer(callback)
+    if trainer is None:
+        raise RuntimeError(
+            "TruncationGuardCallback found no trainer among its callers that has it in its "
+            "callbacks. Call `guard.attach(trainer)` before `trainer.train()`."
+        )
+    return trainer
+
+
 def find_listener(trainer: Any) -> RolloutListener | None:
     """The listener among the trainer's callbacks, as they are now."""
     callbacks = trainer.callback_handler.callbacks
@@ -106,11 +121,8 @@ def check_trainer(trainer: Any) -> None:
     Raises:
         TypeError: naming what is supported.
     """
-    if not is_supported(trainer):
-        raise TypeError(
-            "TruncationGuardCallback works with trl's GRPOTrainer, RLOOTrainer and their "
-            f"subclasses, got {type(trainer).__name__}. Remove the callback from this trainer."
-        )
+    remedy = "Remove the callback from this trainer."
+    check_supported("TruncationGuardCallback", trainer, remedy)
 
 
 def install(trainer: Any) -> None:

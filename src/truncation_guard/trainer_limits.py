@@ -60,8 +60,12 @@ def get_context_window(trainer: Any, limit: int | None) -> int | None:
             return int(vllm.max_model_length)
     elif limit is None:
         return _max_length(trainer)
-    model = getattr(trainer.model, "module", trainer.model)
-    window: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return window_of_config(getattr(trainer.model, "module", trainer.model).config)
+
+
+def window_of_config(config: Any) -> int | None:
+    """Tokens that a model of transformers was made for; None where its config does not say."""
+    window: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
     return window
 
 

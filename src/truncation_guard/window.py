@@ -4,7 +4,9 @@ The one idea: whole batches come and go, so that what is kept is two histograms 
 """
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from truncation_guard.counts import BatchCounts
 
@@ -52,3 +54,20 @@ class Window:
     def cut(self) -> Counter[int]:
         """Length in tokens -> truncated completions."""
         return sum((cut for _, cut in self.batches), Counter[int]())
+
+
+def to_pairs(lengths: Mapping[int, int]) -> list[tuple[int, int]]:
+    """(length in tokens, completions) in order of length, for JSON."""
+    return sorted(lengths.items())
+
+
+def from_pairs(pairs: Any) -> Counter[int]:
+    """What `to_pairs` was given.
+
+    Raises:
+        Exception: of whatever kind, for what is none of its results.
+    """
+    lengths = Counter({int(length): int(count) for length, count in pairs})
+    if any(length < 0 or count < 0 for length, count in lengths.items()):
+        raise ValueError(f"negative lengths or counts: {pairs!r}")
+    return lengths

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from truncation_guard.checks import is_integer
 from truncation_guard.diagnosis.trace import RunTrace, Window, number
 from truncation_guard.lengths import LengthSample
-from truncation_guard.record import RecordedRun, read_record
+from truncation_guard.record import RecordedRun, batch_lengths, read_record
 
 _LAST_PART = 5
 _ENOUGH = 512
@@ -73,7 +72,7 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
 
 
 def _window(batch: Mapping[str, Any], step: int) -> Window:
-    ended, cut = (_histogram(batch, name) for name in ("ended", "cut"))
+    ended, cut = (batch_lengths(batch, name) for name in ("ended", "cut"))
     completions = ended.total() + cut.total()
     causes = batch["causes"]
     silent, groups, limit = batch["groups_without_signal"], batch["groups"], batch["limit"]
@@ -95,22 +94,6 @@ def _window(batch: Mapping[str, Any], step: int) -> Window:
     )
 
 
-def _histogram(batch: Mapping[str, Any], name: str) -> Counter[int]:
-    """Lengths of a batch; the upper edge of the bin that the limit is in is taken for the limit.
-
-    Raises:
-        ValueError: for what is no histogram.
-    """
-    limit, width = batch["limit"], batch["lengths"]["bin_width"]
-    lengths: Counter[int] = Counter()
-    for edge, count in batch["lengths"][name]:
-        if not (is_integer(edge) and is_integer(count) and edge >= 0 and count > 0):
-            raise ValueError(f"{count!r} completions of {edge!r} tokens")
-        holds_limit = limit is not None and edge - width < limit < edge
-        lengths[limit if holds_limit else edge] += count
-    return lengths
-
-
 def _recent_sample(batches: Sequence[Mapping[str, Any]]) -> LengthSample | None:
     """The lengths of the last fifth of what was written under the last limit.
 
@@ -127,5 +110,5 @@ def _recent_sample(batches: Sequence[Mapping[str, Any]]) -> LengthSample | None:
         if taken >= len(last) / _LAST_PART and sum(part.total() for part in parts) >= _ENOUGH:
             break
         for part, name in zip(parts, ("ended", "cut"), strict=True):
-            part.update(_histogram(batch, name))
+            part.update(batch_lengths(batch, name))
     return LengthSample.from_histograms(*parts)

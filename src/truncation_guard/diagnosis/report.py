@@ -4,18 +4,17 @@ The one idea: the verdict comes first, then what is to be looked into, worst fir
 fine or cannot be known.
 """
 
-import io
 from typing import TYPE_CHECKING
 
 from truncation_guard.diagnosis.finding import Finding
+from truncation_guard.rendering import html, plain_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.table import Table
 
     from truncation_guard.diagnosis.diagnosing import Diagnosis
 
-_WIDTH = 100
 _ORDER = ("problem", "warning", "unknown", "fine")
 _SOURCES = {
     "record": "the guard's record: exact counts",
@@ -43,15 +42,16 @@ def render(diagnosis: "Diagnosis") -> "Group":
 
 def to_text(diagnosis: "Diagnosis") -> str:
     """The report as plain text, without a line break at the end; the verdict is one line."""
-    text = _record(render(diagnosis)).export_text()
-    below = text.splitlines()[_lines_of(str(diagnosis.verdict)) :]
-    return "\n".join([str(diagnosis.verdict), *(line.rstrip() for line in below)])
+    from rich.text import Text
+
+    verdict = str(diagnosis.verdict)
+    below = plain_lines(render(diagnosis))[len(plain_lines(Text(verdict))) :]
+    return "\n".join([verdict, *below])
 
 
 def to_html(diagnosis: "Diagnosis") -> str:
     """The report as one `<pre>` element."""
-    recorded = _record(render(diagnosis))
-    return recorded.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    return html(render(diagnosis))
 
 
 def _table(findings: tuple[Finding, ...]) -> "Table":
@@ -68,17 +68,3 @@ def _table(findings: tuple[Finding, ...]) -> "Table":
         cells = (finding.severity, finding.code, finding.fact, finding.remedy)
         table.add_row(*map(Text, cells))
     return table
-
-
-def _record(shown: object) -> "Console":
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=_WIDTH, record=True, force_jupyter=False)
-    console.print(shown)
-    return console
-
-
-def _lines_of(verdict: str) -> int:
-    from rich.text import Text
-
-    return len(_record(Text(verdict, style="bold")).export_text().splitlines())

@@ -9,6 +9,7 @@ import codecs
 import re
 from pathlib import Path
 
+from truncation_guard.completions_tables import find_tables
 from truncation_guard.diagnosis.from_record import read_guard_record
 from truncation_guard.diagnosis.log_lines import read_log
 from truncation_guard.diagnosis.tables import read_tables
@@ -88,11 +89,9 @@ def _read_folder(path: Path) -> RunTrace:
         trace = _read_newest(states)
         trace.notes.extend(passed_over)
         return trace
-    for folder in (path / "completions", path):
-        # Steps above 99999 have one digit more.
-        tables = sorted(folder.glob("*.parquet"), key=lambda file: (len(file.name), file.name))
-        if tables:
-            return read_tables(folder, tables)
+    tables = find_tables(path)
+    if tables:
+        return read_tables(tables[0].parent, tables)
     raise FileNotFoundError(f"{path} has nothing to read in it. {_REMEDY}")
 
 

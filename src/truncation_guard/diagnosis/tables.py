@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from truncation_guard.completions_tables import reading
 from truncation_guard.diagnosis.trace import RunTrace, Window
 
 _NOT_REWARDS = ("step", "prompt", "completion", "advantage")
@@ -59,10 +60,9 @@ def _window(file: Path) -> tuple[Window, float | None]:
 
 def _columns(file: Path) -> dict[str, list[Any]]:
     """The columns that a table must have, and those of numbers."""
-    import pyarrow
     from pyarrow import parquet, types
 
-    try:
+    with reading(file):
         schema = parquet.read_schema(file)
         missing = [name for name in _NOT_REWARDS if name not in schema.names]
         if missing:
@@ -77,9 +77,4 @@ def _columns(file: Path) -> dict[str, list[Any]]:
         ]
         wanted = ["step", "prompt", "advantage", *numbers]
         columns: dict[str, list[Any]] = parquet.read_table(file, columns=wanted).to_pydict()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(
-            f"{file} cannot be read as a parquet table ({error}). Take it out of the folder, or "
-            "write it again."
-        ) from error
     return columns

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from truncation_guard.checks import check_positive
+from truncation_guard.completions_tables import find_tables, reading
 from truncation_guard.lengths import LengthSample
 from truncation_guard.profiling.length_profile import LengthProfile
-from truncation_guard.record import FILE_NAME, RecordedRun, read_record
+from truncation_guard.record import FILE_NAME, RecordedRun, batch_lengths, read_record
 
-_TABLES = "completions"
-"""The folder, within the output folder, that TRL writes to (1.16)."""
 _TAKEN_AS_TRUNCATED = 0.95
 """A text of this share of the limit may be one that it cut: see `profile_completions`."""
 _BEYOND = 1.1
@@ -93,11 +92,9 @@ def _find(path: Path) -> list[Path]:
         return [path]
     if (path / FILE_NAME).is_file():
         return [path / FILE_NAME]
-    for folder in (path / _TABLES, path):
-        # Steps above 99999 have one digit more.
-        tables = sorted(folder.glob("*.parquet"), key=lambda file: (len(file.name), file.name))
-        if tables:
-            return tables
+    tables = find_tables(path)
+    if tables:
+        return tables
     raise FileNotFoundError(
         f"{path} has neither a {FILE_NAME} nor completions tables. Train with a "
         "TruncationGuardCallback or log_completions=True, or pass another folder."
@@ -145,14 +142,9 @@ def _add_up(batches: Iterable[Mapping[str, Any]]) -> tuple[Counter[int], Counter
     parts: Histograms = (Counter(), Counter())
     widest = 1
     for batch in batches:
-        limit, lengths = batch["limit"], batch["lengths"]
-        width = lengths["bin_width"]
-        widest = max(widest, width)
+        widest = max(widest, batch["lengths"]["bin_width"])
         for part, name in zip(parts, ("ended", "cut"), strict=True):
-            for edge, count in lengths[name]:
-                # The upper edge of the bin that the limit is in lies above it.
-                holds_limit = limit is not None and edge - width < limit < edge
-                part[limit if holds_limit else edge] += count
+            part.update(batch_lengths(batch, name))
     return *parts, widest
 
 
@@ -222,16 +214,10 @@ def _new_completions(files: Iterable[Path]) -> Iterator[list[Any]]:
 
 def _read(file: Path) -> list[dict[str, Any]]:
     """The rows of a table, without its step."""
-    import pyarrow
     from pyarrow import parquet
 
-    try:
+    with reading(file):
         table = parquet.read_table(file)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(
-            f"{file} cannot be read as a parquet table ({error}). Take it out of the folder, or "
-            "write it again."
-        ) from error
     if "completion" not in table.column_names:
         raise ValueError(
             f"{file} has no column `completion`, only {table.column_names}. Pass a table that TRL "

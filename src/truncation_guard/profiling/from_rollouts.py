@@ -143,11 +143,7 @@ class _Layout:
 def _check(
     trainer: Any, limit: object, num_prompts: object, num_generations: object, seed: object
 ) -> None:
-    if not trainer_facts.is_supported(trainer):
-        raise TypeError(
-            "profile_rollouts works with trl's GRPOTrainer, RLOOTrainer and their subclasses, got "
-            f"{type(trainer).__name__}. Pass such a trainer."
-        )
+    trainer_facts.check_supported("profile_rollouts", trainer, "Pass such a trainer.")
     check_positive("max_completion_length", limit, "a generous number of tokens, such as 2048")
     check_positive("num_prompts", num_prompts, "32, for example")
     if num_generations is not None:

@@ -3,19 +3,18 @@
 The one idea: what is not known is shown as a bound or as "unknown", never as a number.
 """
 
-import io
 from typing import TYPE_CHECKING
 
 from truncation_guard.histograms import histogram_lines
 from truncation_guard.recommendations import percent
+from truncation_guard.rendering import html, plain_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.table import Table
 
     from truncation_guard.profiling.length_profile import LengthProfile
 
-_WIDTH = 100
 _TITLES = {
     "reference": "reference answers",
     "rollouts": "rollouts of the model",
@@ -46,22 +45,12 @@ def render(profile: "LengthProfile", coverage: float = 0.95, multiple_of: int = 
 
 def to_text(profile: "LengthProfile", coverage: float = 0.95, multiple_of: int = 64) -> str:
     """The tables as plain text, without a line break at the end."""
-    text = _record(render(profile, coverage, multiple_of)).export_text()
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    return "\n".join(plain_lines(render(profile, coverage, multiple_of)))
 
 
 def to_html(profile: "LengthProfile") -> str:
     """The tables as one `<pre>` element."""
-    recorded = _record(render(profile))
-    return recorded.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-
-
-def _record(tables: "Group") -> "Console":
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=_WIDTH, record=True, force_jupyter=False)
-    console.print(tables)
-    return console
+    return html(render(profile))
 
 
 def _headline(profile: "LengthProfile") -> str:
