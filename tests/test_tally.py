@@ -34,8 +34,12 @@ def test_every_row_is_counted_by_outcome_cause_and_length(
     columns = np.zeros((len(Column), len(ROWS)), dtype=np.int64)
     columns[[Column.LENGTH, Column.OUTCOME, Column.CAUSE]] = np.array(ROWS).T
     columns[Column.END_OF_TURN] = NOT_SEARCHED
+    # The processes do not agree: what each of them keeps to is the least.
+    columns[Column.LIMIT] = [limit or 0] * 4 + [100 if limit else 0] * (len(ROWS) - 4)
+    columns[Column.CONTEXT_WINDOW] = [0] * 2 + [128] * (len(ROWS) - 3) + [120]
+    columns[Column.LONGEST_PROMPT] = range(len(ROWS))
     rules = GenerationRules(
-        stop_token_ids=frozenset({1}), pad_token_id=0, limit=limit, context_window=128
+        stop_token_ids=frozenset({1}), pad_token_id=0, limit=77, context_window=200
     )
     rest = np.zeros(len(GroupFigure) + 6, dtype=np.float32)
     rest[-6:] = [4, 8, 2, 2, 0, 0]
@@ -47,3 +51,4 @@ def test_every_row_is_counted_by_outcome_cause_and_length(
     assert (counts.stopped, counts.stopped_unasked, counts.searched) == (2, 1, 0)
     assert (counts.reward, counts.reward_terminated, counts.reward_truncated) == (0.5, 1.0, None)
     assert (counts.step, counts.limit, counts.groups.groups) == (3, limit, 2)
+    assert (counts.context_window, counts.longest_prompt) == (120, len(ROWS) - 1)

@@ -100,8 +100,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self._rollouts: ContainedRollouts | None = None
         self._has_met = False
         """Whether every process is known to have a guard on the trainer that it watches."""
+        self._has_trained = False
+        """Whether a training with that trainer has begun."""
         self._session = object()
-        """Marks the trainer that the three above belong to."""
+        """Marks the trainer that all of this belongs to."""
 
     @property
     def advised_limit(self) -> int | None:
@@ -165,13 +167,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if self.restored_state is not None:  # the settings of this script win
             self._options = trainer_hooks.remembered_options(trainer) or self._options
         self._meet(trainer)
-        limit_control.check_ceiling(trainer, self._options.raise_limit_to)
         resumed_from_step = state.global_step or None
-        rollouts = self._prepare(trainer, resumed_from_step)
+        longest_prompt = self._check_ceiling(trainer)
+        rollouts = self._prepare(trainer, resumed_from_step, longest_prompt)
         saved_states = cast(dict[str, Any], state.stateful_callbacks)
         if resumed_from_step is not None:
             self._restore(saved_states.get(type(self).__name__))
-            rollouts.contain(self._raise_again, trainer)
+            rollouts.contain(self._raise_again, trainer, longest_prompt)
         saved_states[type(self).__name__] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
             rollouts.contain(self._check_setup, trainer)
@@ -217,7 +219,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
 
     def _watch(self, trainer: Any) -> None:
         if not trainer_hooks.is_marked(trainer, self._session):
-            self._reporter, self._rollouts, self._has_met = None, None, False
+            self._reporter, self._rollouts = None, None
+            self._has_met = self._has_trained = False
             self._session = object()
             trainer_hooks.mark(trainer, self._session)
             trainer_hooks.announce(trainer)
@@ -227,7 +230,19 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             trainer_hooks.meet(trainer)
             self._has_met = True
 
-    def _prepare(self, trainer: Any, resumed_from_step: int | None) -> ContainedRollouts:
+    def _check_ceiling(self, trainer: Any) -> int:
+        """Refuse a `raise_limit_to` that cannot work; tokens that prompts need besides it."""
+        ceiling = self._options.raise_limit_to
+        if ceiling is None:
+            return 0
+        if not self._has_trained:  # a training before this one may have come close to it
+            limit_control.check_ceiling(trainer, ceiling)
+        self._has_trained = True
+        return limit_control.find_longest_prompt(trainer, ceiling)
+
+    def _prepare(
+        self, trainer: Any, resumed_from_step: int | None, longest_prompt: int = 0
+    ) -> ContainedRollouts:
         options = self._options
         overridden = trainer_hooks.overridden_methods(trainer)
         mode: Mode = "observe" if overridden else options.mode
@@ -242,6 +257,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             truncated_weight=options.truncated_weight,
             truncated_reward=options.truncated_reward,
             in_order=not overridden,
+            longest_prompt=longest_prompt,
             on_counts=self._on_counts,
         )
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
@@ -273,10 +289,11 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             findings = soft_punishment_findings(trainer, decision.after)
             self._reporter.warn_of_setup(counts.step, findings)
 
-    def _raise_again(self, trainer: Any) -> None:
-        raiser = None if self._reporter is None else self._reporter.raiser
-        if raiser is not None and raiser.raised_to is not None:
-            limit_control.raise_again(trainer, raiser.raised_to, self._options.raise_limit_to)
+    def _raise_again(self, trainer: Any, longest_prompt: int) -> None:
+        raiser, ceiling = self._reporter and self._reporter.raiser, self._options.raise_limit_to
+        if raiser and raiser.raised_to and ceiling:
+            longest_prompt = max(longest_prompt, raiser.longest_prompt)
+            limit_control.raise_again(trainer, raiser.raised_to, ceiling, longest_prompt)
 
     def _check_setup(self, trainer: Any) -> None:
         if self._reporter is not None:
@@ -287,14 +304,16 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
     def _restore(self, entry: Any) -> None:
         """Take window and cool-downs from the checkpoint: from this object or from `entry`."""
         saved, self.restored_state = self.restored_state, None
-        try:
-            if saved is None and entry is not None:
+        if saved is None and entry is not None:
+            try:
                 saved = entry["attributes"]["restored_state"]
-            if saved is not None and self._reporter is not None:
-                self._reporter.load_state(saved)
-        except Exception:
+            except (LookupError, TypeError):
+                saved = ()  # of which nothing can be restored
+        if saved is None or self._reporter is None:
+            return
+        if lost := self._reporter.load_state(saved):
             logger.warning(
-                "%s the guard's state in the checkpoint is damaged and is ignored: the window and "
-                "the cool-downs of the WARN lines start afresh",
+                "%s the guard's state in the checkpoint is damaged: it does not know %s any more",
                 messages.PREFIX,
+                " nor ".join(lost),
             )

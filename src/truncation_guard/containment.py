@@ -38,11 +38,6 @@ class ContainedRollouts:
         self._proposed: int | None = None
         self._agreed: int | None = None
 
-    @property
-    def coming_limit(self) -> int | None:
-        """The limit in tokens that is about to be set; None: it stays."""
-        return self._proposed if self._agreed is None else self._agreed
-
     def propose_limit(self, limit: int) -> None:
         """Set this limit before a generation of training, once all are known to propose it.
 

@@ -56,9 +56,11 @@ class BatchCounts:
     """Finished optimizer steps."""
     training: bool
     limit: int | None
+    """In tokens, the lowest of all processes; None where there is none."""
     limit_name: str
     """The setting that the limit comes from."""
     context_window: int | None
+    """In tokens, the shortest of all processes; None where unknown."""
     ended: Mapping[int, int]
     """Length in tokens -> completions that terminated or stopped at it."""
     cut: Mapping[int, int]
@@ -79,7 +81,7 @@ class BatchCounts:
     stop_tokens: tuple[int, ...]
     """The tokens that generation stops at."""
     longest_prompt: int
-    """In tokens."""
+    """Tokens of the longest that any process knows of."""
     groups: GroupCounts
     reward: float | None
     """Mean reward of all completions, as the reward functions gave it."""

@@ -54,6 +54,7 @@ class BatchGuard:
         truncated_weight: for `downweight`.
         truncated_reward: for `penalize`.
         in_order: whether the rows of TRL's batch are in the order of the rollouts.
+        longest_prompt: tokens of the longest of the data, as far as this process looked for it.
         on_counts: called on every process with the counts of each batch.
     """
 
@@ -64,12 +65,14 @@ class BatchGuard:
         truncated_weight: float,
         truncated_reward: float,
         in_order: bool,
+        longest_prompt: int,
         on_counts: Callable[[Any, BatchCounts], None],
     ) -> None:
         self._mode: Mode = mode
         self._truncated_weight = truncated_weight
         self._truncated_reward = truncated_reward
         self._in_order = in_order
+        self._longest_prompt = longest_prompt
         self._on_counts = on_counts
         self._training = False
         self._batch: _Batch | None = None
@@ -99,6 +102,7 @@ class BatchGuard:
             completions,
             trainer_facts.masked_by_trainer(trainer, completion_ids),
         )
+        rows[:, Column.LONGEST_PROMPT].clamp_(min=self._longest_prompt)
         self._batch = _Batch(
             training=self._training,
             num_generations=num_generations,

@@ -4,41 +4,33 @@ The one idea: what cannot work is refused before training begins, and a checkpoi
 before the first rollout.
 """
 
+import logging
 from typing import Any
 
-from truncation_guard.trainer_limits import (
-    divides_by_limit,
-    get_context_window,
-    get_limit,
-    raise_limit,
-)
+from truncation_guard.raising import least_raise
+from truncation_guard.trainer_limits import get_context_window, get_limit, raise_limit
+from truncation_guard.trainer_setup import longest_prompt
+
+logger = logging.getLogger("truncation_guard")
 
 
-def check_ceiling(trainer: Any, ceiling: int | None) -> None:
+def check_ceiling(trainer: Any, ceiling: int) -> None:
     """Refuse a `raise_limit_to` that leaves no room.
 
     Raises:
-        ValueError: if it is below the limit or there is none, if it fills the context window, and
-            for `dr_grpo` with tools.
+        ValueError: if there is no limit, if it is less than a quarter above the limit, and if it
+            fills the context window.
     """
-    if ceiling is None:
-        return
     limit = get_limit(trainer)
     if limit is None:
         raise ValueError(
             "`raise_limit_to` needs a limit to begin with, and max_completion_length is None. Set "
             "it, or pass None to leave it alone."
         )
-    if ceiling < limit:
+    if ceiling < least_raise(limit):
         raise ValueError(
-            f"`raise_limit_to` must be above the limit, {limit}, got {ceiling}. Pass a larger "
-            "number of tokens, or None to leave the limit alone."
-        )
-    if divides_by_limit(trainer) and getattr(trainer, "tools", None):
-        raise ValueError(
-            "`raise_limit_to` does not work with loss_type='dr_grpo' and tools: the loss is "
-            "divided by the number that is the budget of the tool loop, so that a raise would "
-            "shrink it. Pass None, or another loss_type."
+            f"`raise_limit_to` must be at least a quarter above the limit, {limit}, got {ceiling}. "
+            f"Pass at least {least_raise(limit)}, or None to leave the limit alone."
         )
     window = get_context_window(trainer, limit)
     if window is not None and ceiling >= window:
@@ -48,8 +40,22 @@ def check_ceiling(trainer: Any, ceiling: int | None) -> None:
         )
 
 
-def raise_again(trainer: Any, raised_to: int, ceiling: int | None) -> None:
+def find_longest_prompt(trainer: Any, ceiling: int) -> int:
+    """Tokens of the longest prompt of the data, where that may bound the limit; else 0.
+
+    A prompt longer than all before would meet a limit that was raised into its room: a vLLM server
+    refuses it, and a model with learned positions fails on it. Raises nothing.
+    """
+    try:
+        window = get_context_window(trainer, ceiling)
+        return 0 if window is None else longest_prompt(trainer, above=window - ceiling)
+    except Exception:
+        logger.debug("The prompts of the data could not be measured.", exc_info=True)
+        return 0
+
+
+def raise_again(trainer: Any, raised_to: int, ceiling: int, longest_prompt: int) -> None:
     """Set the limit that the checkpoint was written under, as far as this run allows it."""
-    limit = get_limit(trainer)
-    if ceiling is not None and limit is not None and limit < min(raised_to, ceiling):
-        raise_limit(trainer, min(raised_to, ceiling))
+    window = get_context_window(trainer, raised_to)
+    room = raised_to if window is None else window - longest_prompt
+    raise_limit(trainer, min(raised_to, ceiling, room))

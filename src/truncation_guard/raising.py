@@ -18,7 +18,6 @@ from truncation_guard.window import from_pairs, to_pairs
 
 Reason = Literal["observed", "doubled", "no-room", "no-effect"]
 
-_LEAST_FACTOR = 1.25
 _STILL = 0.9
 """A raise had no effect where at least this share of the truncated share is left."""
 _CLEARLY_ENDING = 0.2
@@ -47,6 +46,11 @@ class LimitDecision:
     """The limit that is never passed."""
 
 
+def least_raise(limit: int) -> int:
+    """The lowest limit in tokens that is worth a raise: a quarter more."""
+    return -(-limit * 5 // 4)
+
+
 class LimitRaiser:
     """Decides after each window, alike on every process.
 
@@ -67,7 +71,8 @@ class LimitRaiser:
         self._cut: Counter[int] = Counter()
         self._bad_window: tuple[Counter[int], Counter[int]] | None = None
         """The window before this one, where it was a bad one."""
-        self._longest_prompt = 0
+        self.longest_prompt = 0
+        """In tokens, of those that any process knew of."""
         self.raised_to: int | None = None
         """The newest limit that was decided for, in tokens; None before the first."""
         self._share_before_raise: float | None = None
@@ -80,7 +85,7 @@ class LimitRaiser:
         Returns:
             A decision at the end of a second bad window; None otherwise.
         """
-        self._longest_prompt = max(self._longest_prompt, batch.longest_prompt)
+        self.longest_prompt = max(self.longest_prompt, batch.longest_prompt)
         if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
             self._start_window()
             self._bad_window, self._limit = None, batch.limit
@@ -107,7 +112,7 @@ class LimitRaiser:
             "limit": self._limit,
             "window": [to_pairs(self._ended), to_pairs(self._cut)],
             "bad_window": self._bad_window and [to_pairs(part) for part in self._bad_window],
-            "longest_prompt": self._longest_prompt,
+            "longest_prompt": self.longest_prompt,
             "raised_to": self.raised_to,
             "share_before_raise": self._share_before_raise,
             "is_done": self._is_done,
@@ -134,7 +139,7 @@ class LimitRaiser:
         longest_prompt, is_done = int(state["longest_prompt"]), bool(state["is_done"])
         is_done = is_done and state["ceiling"] == self._ceiling  # else this script allows another
         self._limit, self._bad_window, self._share_before_raise = limit, bad_window, share
-        self._ended, self._cut, self._longest_prompt = ended, cut, longest_prompt
+        self._ended, self._cut, self.longest_prompt = ended, cut, longest_prompt
         self._is_done, self.raised_to = is_done, raised_to
 
     def _start_window(self) -> None:
@@ -151,10 +156,10 @@ class LimitRaiser:
         share, before_raise = _share(newer), self._share_before_raise
         after: int | None = None
         reason: Reason
-        least = -(-limit * 5 // 4)
+        least = least_raise(limit)
         room = self._ceiling
         if batch.context_window is not None:
-            room = min(room, batch.context_window - self._longest_prompt)
+            room = min(room, batch.context_window - self.longest_prompt)
         if (
             before_raise is not None
             and share >= _STILL * before_raise

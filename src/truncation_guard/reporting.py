@@ -72,16 +72,27 @@ class Reporter:
         raiser = None if self.raiser is None else self.raiser.state()
         return {"monitor": self.monitor.state(), "raiser": raiser}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Any) -> list[str]:
         """Go on where `state` left off; a part that is not there starts afresh.
 
-        Raises:
-            Exception: of whatever kind, if `state` is damaged.
+        Returns:
+            What is lost because its part is damaged.
         """
-        if state["monitor"] is not None:
-            self.monitor.load_state(state["monitor"])
-        if self.raiser is not None and state.get("raiser") is not None:
-            self.raiser.load_state(state["raiser"])
+        parts = (
+            ("monitor", self.monitor, "the window and the cool-downs of the WARN lines"),
+            ("raiser", self.raiser, "the limit that it was raised to"),
+        )
+        if not isinstance(state, Mapping):
+            return [lost for _, part, lost in parts if part is not None]
+        damaged = []
+        for name, part, lost in parts:
+            if part is None or state.get(name) is None:
+                continue
+            try:
+                part.load_state(state[name])
+            except Exception:  # of whatever kind: anything may stand in a file
+                damaged.append(lost)
+        return damaged
 
     def warn_of_setup(self, step: int, findings: Sequence[Finding]) -> None:
         """Write a WARN line for each thing that is wrong with the set-up."""

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 NOT_FOUND, NOT_SEARCHED = -1, -2
+_LARGEST_INTEGER = 2**24
+"""Of those that float32 holds one by one: some configs give a window beyond all bounds."""
 _SEARCHED_ROWS = 8
 """Rows that each process searches for an unknown end of turn: a search reads every token."""
 
@@ -58,9 +60,13 @@ class Column(IntEnum):
     END_OF_TURN = 4
     """An end-of-turn token that the row holds and generation does not stop at; else `NOT_FOUND`
     or, in most rows of a large batch, `NOT_SEARCHED`."""
-    PROMPT = 5
-    """Tokens of the prompt."""
-    FAILED = 6
+    LONGEST_PROMPT = 5
+    """Tokens of the longest prompt that the row's process knows of."""
+    LIMIT = 6
+    """The limit in tokens on the row's process; 0 where there is none."""
+    CONTEXT_WINDOW = 7
+    """Tokens that prompt and completion may have together there; 0 where unknown."""
+    FAILED = 8
     """1 where the guard of the row's process failed and knows nothing of the row."""
 
 
@@ -174,7 +180,9 @@ def describe_completions(
     tool_causes = [_tool_cause(messages, rules.max_tool_iterations) for messages in completions]
     rows = _outcomes(rules, prompt_lengths, full, own, last, tool_causes)
     rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
-    rows[:, Column.PROMPT] = torch.tensor(prompt_lengths)
+    rows[:, Column.LONGEST_PROMPT] = max(prompt_lengths)
+    rows[:, Column.LIMIT] = rules.limit or 0
+    rows[:, Column.CONTEXT_WINDOW] = min(rules.context_window or 0, _LARGEST_INTEGER)
     if rules.end_of_turn:
         rows[:, Column.END_OF_TURN] = torch.tensor(
             _unknown_end_of_turns(rules, completion_ids, masks, own, rows[:, Column.OUTCOME])

@@ -45,16 +45,17 @@ def tally(
     length, outcome = columns[Column.LENGTH], columns[Column.OUTCOME]
     end_of_turn = columns[Column.END_OF_TURN]
     stopped = outcome == Outcome.STOPPED
-    ended, cut = length_histograms(columns, rules.limit)
+    limit = _least_known(columns[Column.LIMIT])
+    ended, cut = length_histograms(columns, limit)
     causes = _histogram(columns[Column.CAUSE])
     figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
     means = [_known(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
     return BatchCounts(
         step=step,
         training=training,
-        limit=rules.limit,
+        limit=limit,
         limit_name=rules.limit_name,
-        context_window=rules.context_window,
+        context_window=_least_known(columns[Column.CONTEXT_WINDOW]),
         ended=ended,
         cut=cut,
         causes={
@@ -70,7 +71,7 @@ def tally(
             for token, count in _histogram(end_of_turn[end_of_turn >= 0]).items()
         },
         stop_tokens=tuple(sorted(rules.stop_token_ids)),
-        longest_prompt=int(columns[Column.PROMPT].max()),
+        longest_prompt=int(columns[Column.LONGEST_PROMPT].max()),
         groups=_group_counts(len(length), num_generations, figures),
         reward=means[0],
         reward_terminated=means[1],
@@ -109,6 +110,12 @@ def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCou
         truncated_without_signal=None if silent_and_affected is None else int(silent_and_affected),
         survivor_advantage_sum=_known(figures[GroupFigure.SURVIVOR_ADVANTAGE_SUM]),
     )
+
+
+def _least_known(column: _Integers) -> int | None:
+    """What every process keeps to; None where none of them knows."""
+    known = column[column > 0]
+    return int(known.min()) if known.size else None
 
 
 def _known(figure: np.float32) -> float | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from truncation_guard import handshake
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer_facts import check_supported, is_grpo
-from truncation_guard.trainer_limits import is_gmpo
+from truncation_guard.trainer_limits import is_gmpo, tool_budget
 
 WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
 
@@ -66,13 +66,16 @@ class _WrappedMethod:
         trainer = self._trainer()
         original = self._replaced or partial(getattr(type(trainer), self._name), trainer)
         listener = find_listener(trainer)
-        if listener is None:
-            return original(*args, **kwargs)
-        stages = listener.rollout_stages(trainer)
+        stages = None if listener is None else listener.rollout_stages(trainer)
         if self._name == "_generate_and_score_completions":
-            stages.begin(trainer)
-            return stages.scored(trainer, original(*args, **kwargs))
+            if stages is not None:
+                stages.begin(trainer)
+            with tool_budget(trainer):  # a limit that was raised stays where the guard is removed
+                output = original(*args, **kwargs)
+            return output if stages is None else stages.scored(trainer, output)
         result = original(*args, **kwargs)
+        if stages is None:
+            return result
         if self._name == "_calculate_rewards":
             return stages.rewarded(trainer, result)
         stages.generated(trainer, args[0] if args else kwargs["prompts"], result)

@@ -12,6 +12,9 @@ from typing import Any
 from truncation_guard.checks import check_positive
 from truncation_guard.trainer_vllm_server import server_window
 
+_TOOL_BUDGET = "_truncation_guard_tool_budget"
+"""Attribute of a trainer whose tool loop may write more than `max_completion_length`."""
+
 _TRANSFORMERS_DEFAULT_NEW_TOKENS = 20
 """What `generate` writes when neither `max_new_tokens` nor `max_length` is set."""
 
@@ -28,7 +31,9 @@ def get_limit(trainer: Any) -> int | None:
     `trainer.max_completion_length` besides.
     """
     limit: int | None
-    budget: int | None = trainer.max_completion_length if getattr(trainer, "tools", None) else None
+    budget: int | None = None
+    if getattr(trainer, "tools", None):
+        budget = vars(trainer).get(_TOOL_BUDGET, trainer.max_completion_length)
     if trainer.use_vllm:
         vllm = trainer.vllm_generation
         limit = vllm.generation_kwargs.get("max_tokens", vllm.max_completion_length)
@@ -64,9 +69,19 @@ def get_context_window(trainer: Any, limit: int | None) -> int | None:
 
 
 def window_of_config(config: Any) -> int | None:
-    """Tokens that a model of transformers was made for; None where its config does not say."""
-    window: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return window
+    """Tokens that a model of transformers can place; None where its config does not say.
+
+    Of scaled rotary positions the largest window that they may mean, by the rules of vLLM 0.31:
+    some models' `max_position_embeddings` holds the scaled number, others' the one before.
+    """
+    text = config.get_text_config()
+    window: int | None = getattr(text, "max_position_embeddings", None)
+    # transformers 5 has the first name, 4 the second; both may hold one of each type of layer.
+    scaling = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    layers = [part for part in scaling.values() if isinstance(part, dict)] or [scaling]
+    if window is None or "gemma3" in getattr(text, "model_type", ""):  # scaled already
+        return window
+    return max(window, *(_scaled_window(layer, window) for layer in layers))
 
 
 def set_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> None:
@@ -98,12 +113,34 @@ def raise_limit(trainer: Any, limit: int) -> None:
 
     Nothing that holds the limit is lowered. TRL 1.16's `dr_grpo` divides by
     `trainer.max_completion_length` when the loss is taken: that stays, so that the scale of the
-    loss does too. With tools it would be their budget as well, which `limit_control` refuses.
+    loss does too. The tool loop reads it as well, see `tool_budget`.
     """
-    keeps = vars(trainer) if divides_by_limit(trainer) else None
+    keeps = divides_by_limit(trainer)
+    if keeps and getattr(trainer, "tools", None):
+        vars(trainer).setdefault(_TOOL_BUDGET, trainer.max_completion_length)
     for mapping, key in _places(trainer):
-        if mapping is not keeps and (mapping[key] or 0) < limit:
+        is_divisor = mapping is vars(trainer) and key == "max_completion_length"
+        if not (keeps and is_divisor) and (mapping[key] or 0) < limit:
             mapping[key] = limit
+
+
+@contextmanager
+def tool_budget(trainer: Any) -> Iterator[None]:
+    """Let TRL's tool loop go up to a limit that was raised while the loss's divisor stayed.
+
+    Both are `trainer.max_completion_length` in TRL 1.16: the one is read while a generation batch
+    is made, the other when its losses are taken.
+    """
+    budget, divisor = vars(trainer).get(_TOOL_BUDGET), trainer.max_completion_length
+    if budget is None:
+        yield
+        return
+    trainer.max_completion_length = budget
+    try:
+        yield
+    finally:
+        if trainer.max_completion_length == budget:  # else somebody has set another one meanwhile
+            trainer.max_completion_length = divisor
 
 
 def divides_by_limit(trainer: Any) -> bool:
@@ -126,6 +163,8 @@ def temporary_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> Ite
 def _places(trainer: Any) -> list[tuple[dict[str, Any], str]]:
     """Every (mapping, key) that holds the limit, whether generation or something else reads it."""
     places = [(vars(owner), "max_completion_length") for owner in (trainer, trainer.args)]
+    if _TOOL_BUDGET in vars(trainer):
+        places.append((vars(trainer), _TOOL_BUDGET))
     key = _kwarg(trainer)
     if trainer.use_vllm:
         backend = trainer.vllm_generation
@@ -137,6 +176,15 @@ def _places(trainer: Any) -> list[tuple[dict[str, Any], str]]:
         overrides = [trainer.generation_kwargs]
     overrides.append(trainer.args.generation_kwargs)
     return places + [(kwargs, key) for kwargs in overrides if kwargs and key in kwargs]
+
+
+def _scaled_window(rope: dict[str, Any], window: int) -> int:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    factor = rope.get("factor") or 1.0
+    if kind in ("default", "llama3", "longrope"):
+        return window
+    base = rope.get("original_max_position_embeddings") if kind == "yarn" else window
+    return int((base or window) * factor)
 
 
 def _kwarg(trainer: Any) -> str:

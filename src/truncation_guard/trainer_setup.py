@@ -6,10 +6,12 @@ Read in TRL 1.16, transformers 5.24, and Unsloth and unsloth_zoo of 2026.
 """
 
 import inspect
+import json
 from collections.abc import Sequence
 from typing import Any
 
 PROMPTS_LOOKED_AT = 64
+_PROMPTS_AT_ONCE = 1000
 _PROBE = "truncation-guard-probe"
 
 
@@ -20,18 +22,30 @@ def sample_prompts(trainer: Any) -> list[Any]:
     read once or that costs a download, a transform of the user's may draw random numbers, and
     images only count once they are processed.
     """
-    from datasets import Dataset
-
     dataset = trainer.train_dataset
-    if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":
-        return []
-    if {"image", "images"} & set(dataset.column_names):
-        return []
-    prompts = dataset.select_columns("prompt")
-    size = len(prompts)
-    number = min(size, PROMPTS_LOOKED_AT)
-    drawn = [prompts[i * size // number]["prompt"] for i in range(number)]
-    return [prompt for prompt in drawn if _is_text(prompt)]
+    return _evenly(dataset.select_columns("prompt")) if _may_be_read(dataset) else []
+
+
+def longest_prompt(trainer: Any, *, above: int) -> int:
+    """Tokens of the longest prompt of training and evaluation data; 0 where none is above `above`.
+
+    All of the data are read, and tokenized unless their bytes already tell. 0 also where only a
+    rollout shows the prompts, or reading has consequences (see `sample_prompts`).
+    """
+    evaluation = trainer.eval_dataset
+    datasets = evaluation.values() if isinstance(evaluation, dict) else [evaluation]
+    longest = 0
+    for dataset in (trainer.train_dataset, *datasets):
+        if not _may_be_read(dataset):
+            continue
+        prompts = dataset.select_columns("prompt")
+        # A token is a byte at least. What the chat template adds is less than a whole prompt.
+        added = max(prompt_lengths(trainer, _evenly(prompts)), default=0)
+        for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
+            chunk = prompts[start : start + _PROMPTS_AT_ONCE]["prompt"]
+            long = [p for p in chunk if _is_text(p) and _bytes(p) + added > max(above, longest)]
+            longest = max([longest, *prompt_lengths(trainer, long)])
+    return longest if longest > above else 0
 
 
 def prompt_lengths(trainer: Any, prompts: Sequence[Any]) -> list[int]:
@@ -94,6 +108,28 @@ def rebuilds_loss_mask(trainer: Any) -> bool:
         return False
     loss = inspect.unwrap(type(trainer).compute_loss)
     return "tool_mask" not in loss.__code__.co_varnames
+
+
+def _may_be_read(dataset: Any) -> bool:
+    from datasets import Dataset
+
+    if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":
+        return False
+    return not {"image", "images"} & set(dataset.column_names)
+
+
+def _evenly(prompts: Any) -> list[Any]:
+    """Up to 64 prompts of words, from all over a data set."""
+    size = len(prompts)
+    number = min(size, PROMPTS_LOOKED_AT)
+    drawn = [prompts[i * size // number]["prompt"] for i in range(number)]
+    return [prompt for prompt in drawn if _is_text(prompt)]
+
+
+def _bytes(prompt: Any) -> int:
+    """Bytes of all that a prompt holds, as JSON where it is more than a string."""
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+    return len(text.encode(errors="replace"))
 
 
 def _is_text(prompt: Any) -> bool:

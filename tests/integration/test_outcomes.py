@@ -325,7 +325,7 @@ def talk(trainer, turns):
     trainer._generate_single_turn = generate
 
 
-def chat_trainer(tmp_path, turns, callback=None, given=None, guarded=True, **args):
+def chat_trainer(tmp_path, turns, callback=None, given=None, guarded=True, model=None, **args):
     prompts = [[{"role": "user", "content": f"w{3 + n}"}] for n in range(8)]
     callbacks = [TruncationGuardCallback()] if callback is None else [callback]
     trainer = tiny.trainer(
@@ -339,7 +339,7 @@ def chat_trainer(tmp_path, turns, callback=None, given=None, guarded=True, **arg
         ),
         Sampled(),
         callbacks if guarded else [],
-        model=chat_model(),
+        model=model or chat_model(),
         processing_class=chat_tokenizer(),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         **(given or {"tools": [short, long, exact]}),

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from datasets import Dataset
 from integration.distributed import launch
-from integration.test_outcomes import TURNS, chat_trainer
+from integration.test_outcomes import CALL, END, LONG, TURNS, chat_model, chat_trainer
 
-from truncation_guard import TruncationGuardCallback
+from truncation_guard import TruncationGuardCallback, set_max_completion_length
 from truncation_guard.record import FILE_NAME, read_record
 from truncation_guard.trainer_limits import get_limit, raise_limit
 
@@ -158,9 +159,21 @@ def test_nothing_is_raised_where_nothing_is_truncated(tmp_path: Path) -> None:
     assert limits(calls) == [16]
 
 
-def test_evaluation_neither_counts_nor_gets_another_limit_than_training_had(
-    tmp_path: Path,
-) -> None:
+def test_an_evaluation_between_a_decision_and_its_raise_keeps_the_limit(tmp_path: Path) -> None:
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 18}
+    args = tiny.config(tmp_path, max_completion_length=16, **settings)
+    made = tiny.trainer(args, finished, [guard(32)], eval_dataset=tiny.prompts(8))
+    calls = write(made, [[5] * 200])
+    made.train()
+    training = [limit for is_training, limit in calls if is_training]
+    # Decided on the 16th batch; that of the evaluation shows that no guard has failed.
+    assert training == [16] * 16 + [32] * 2
+    place = [i for i, (is_training, _) in enumerate(calls) if is_training][16]
+    assert {limit for _, limit in calls[:place]} == {16}
+    assert {limit for _, limit in calls[place:]} == {32}
+
+
+def test_evaluation_does_not_count(tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1}
     args = tiny.config(tmp_path, max_completion_length=16, max_steps=20, **settings)
     made = tiny.trainer(args, finished, [guard(48)], eval_dataset=tiny.prompts(8))
@@ -235,15 +248,93 @@ def test_dr_grpo_keeps_the_scale_of_its_loss(tmp_path: Path) -> None:
     assert wider == pytest.approx([norm / 2 for norm in plain], rel=1e-5)
 
 
-def test_dr_grpo_with_tools_is_refused(tmp_path: Path) -> None:
-    made = chat_trainer(tmp_path, TURNS, guard(24), loss_type="dr_grpo")
-    with pytest.raises(ValueError, match="raise_limit_to") as error:
-        made.train()
-    assert str(error.value) == (
-        "`raise_limit_to` does not work with loss_type='dr_grpo' and tools: the loss is divided by "
-        "the number that is the budget of the tool loop, so that a raise would shrink it. Pass "
-        "None, or another loss_type."
+def test_dr_grpo_with_tools_keeps_the_scale_of_its_loss_too(tmp_path: Path) -> None:
+    """Its divisor is also the budget of the tool loop, which has to follow the raise."""
+    chat_model().save_pretrained(tmp_path / "model")
+    turns = [*TURNS[:2], [*TURNS[2], [9, 1]], *TURNS[3:]]  # its result has nine words
+
+    def run(name: str, limit: int, callback: Any = None) -> tuple[Any, list[float], list[int]]:
+        made = chat_trainer(
+            tmp_path / name,
+            turns,
+            callback,
+            guarded=callback is not None,
+            model=str(tmp_path / "model"),
+            max_completion_length=limit,
+            loss_type="dr_grpo",
+            beta=0.1,
+            max_steps=24,
+            learning_rate=0.0,
+        )
+        outputs = tiny.capture(made)
+        found = Gradients(made).norms
+        return made, found, [output["completion_mask"].shape[1] for output in outputs]
+
+    _, plain, narrow = run("plain", 12)
+    raised_trainer, raised, widths = run("raised", 12, guard(24, mode="observe"))
+    _, halved, wide = run("wide", 24)
+    assert get_limit(raised_trainer) == raised_trainer.args.max_completion_length == 24
+    assert raised_trainer.max_completion_length == 12
+    assert (set(narrow), widths[-1], set(wide)) == ({12}, 20, {20})
+    # Before the raise the batches are those of the run without a guard, afterwards those of the
+    # run at 24 tokens, whose loss is divided by twice as much.
+    before = widths.index(20)
+    assert raised[:before] == pytest.approx(plain[:before], rel=1e-6)
+    assert raised[before:] == pytest.approx([2 * norm for norm in halved[before:]], rel=1e-5)
+
+
+def test_a_raised_tool_budget_stays_where_the_guard_is_removed(tmp_path: Path) -> None:
+    made = chat_trainer(
+        tmp_path,
+        [[[first, CALL, LONG, END, 1], [9, 1]] for first in range(5, 13)],
+        TruncationGuardCallback(mode="observe"),
+        loss_type="dr_grpo",
+        max_steps=4,
     )
+    raise_limit(made, 24)
+    made.remove_callback(TruncationGuardCallback)
+    outputs = tiny.capture(made)
+    made.train()
+    assert {output["completion_mask"].shape[1] for output in outputs} == {18}
+    assert made.max_completion_length == 12
+    set_max_completion_length(made, 20)
+    assert get_limit(made) == made.max_completion_length == 20
+
+
+@pytest.mark.parametrize("where", ["train", "eval", "eval by name"])
+def test_the_longest_prompt_of_the_data_keeps_its_room(where: str, tmp_path: Path) -> None:
+    """It comes last: what was seen before says nothing of it."""
+    words = [*["w3"] * 255, " ".join(["w4"] * 40)]
+    data = Dataset.from_dict({"prompt": words})
+    short = data.select(range(255))
+    evaluation = {"train": short, "eval": data, "eval by name": {"a": short, "b": data}}[where]
+    args = tiny.config(tmp_path, max_completion_length=16, max_steps=20)
+    made = tiny.trainer(
+        args,
+        finished,
+        [guard(60)],  # the window has 64
+        train_dataset=data if where == "train" else short,
+        eval_dataset=evaluation,
+    )
+    made.generation_config.max_new_tokens = 16
+    calls = write(made, [[5] * 200])
+    made.train()
+    assert limits(calls) == [16, 24]  # 64 - 40
+
+
+def test_a_checkpoints_limit_leaves_room_for_the_prompts_of_the_new_data(tmp_path: Path) -> None:
+    settings = {"max_completion_length": 16, "max_steps": 20, "learning_rate": 1e-4}
+    saving = settings | {"save_strategy": "steps", "save_steps": 20}
+    made = tiny.trainer(tiny.config(tmp_path, **saving), finished, [guard(60)])
+    write(made, [[5] * 200])
+    made.train()
+    assert get_limit(made) == 32
+    data = Dataset.from_dict({"prompt": ["w3", " ".join(["w4"] * 36)] * 64})
+    args = tiny.config(tmp_path, **(settings | {"max_steps": 21}))
+    resumed = tiny.trainer(args, finished, [guard(60)], train_dataset=data)
+    calls = write(resumed, [[5] * 200])
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-20"))
+    assert limits(calls) == [28]  # 64 - 36
 
 
 def test_a_raise_lowers_nothing(tmp_path: Path) -> None:
@@ -286,27 +377,32 @@ def test_a_punishment_that_no_longer_fits_is_said_after_the_raise(
 
 
 def test_two_processes_come_to_the_same_limit_at_the_same_batch(tmp_path: Path) -> None:
-    first, second = launch("raising.py", 2, tmp_path).of("raising")
+    outcome = launch("raising.py", 2, tmp_path)
+    first, second = outcome.of("raising")
     assert first == second
     assert [limit for limit, _ in itertools.groupby(first["limits"])] == [16, 32, 62]
+    # One process knows a window of 64 tokens and prompts of 20, the other 60 and 1.
+    first, second = outcome.of("differing")
+    assert first == second
+    assert [limit for limit, _ in itertools.groupby(first["limits"])] == [16, 32, 40]
 
 
-@pytest.mark.parametrize("limit", [16, 127, 8])
-def test_a_ceiling_that_is_not_above_the_limit_is_refused(limit: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [8, 128, 159])
+def test_a_ceiling_that_could_never_be_used_is_refused(limit: int, tmp_path: Path) -> None:
     made = trainer(tmp_path, guard=guard(limit), max_completion_length=128)
     with pytest.raises(ValueError, match="raise_limit_to") as error:
         made.train()
     assert str(error.value) == (
-        f"`raise_limit_to` must be above the limit, 128, got {limit}. Pass a larger number of "
-        "tokens, or None to leave the limit alone."
+        f"`raise_limit_to` must be at least a quarter above the limit, 128, got {limit}. Pass at "
+        "least 160, or None to leave the limit alone."
     )
 
 
-def test_a_second_training_goes_on_at_the_ceiling(tmp_path: Path) -> None:
+def test_later_trainings_go_on_close_to_the_ceiling(tmp_path: Path) -> None:
     made = trainer(tmp_path, guard=guard(32), max_steps=24)
     calls = write(made, [needs(40)])
-    made.train()
-    made.train()
+    for _ in range(3):
+        made.train()
     assert limits(calls) == [16, 32]
 
 

@@ -1,6 +1,6 @@
 """`raise_limit_to` on a real vLLM engine: it obeys, and its window is never passed.
 
-Prompts have 2 to 5 tokens and the window 24, so that 19 is the most that a server takes.
+Prompts have 2 to 4 tokens, the last one 5, and the window 24: 19 is the most that a server takes.
 """
 
 from __future__ import annotations

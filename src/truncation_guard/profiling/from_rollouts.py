@@ -95,7 +95,7 @@ def profile_rollouts(
         sample=LengthSample.from_histograms(*length_histograms(completions.T, rules.limit)),
         source="rollouts",
         limit=limit_before,
-        longest_prompt=int(completions[:, Column.PROMPT].max()),
+        longest_prompt=int(completions[:, Column.LONGEST_PROMPT].max()),
         context_window=rules.context_window,
         notes=(*prompts.notes, *rollout_notes(completions, rules)),
     )

@@ -8,23 +8,27 @@ from typing import Any
 import tiny
 from integration.distributed import COLLECTIVE_TIMEOUT, quit_now, scenario, settle_down
 
-from truncation_guard import TruncationGuardCallback
+from truncation_guard import TruncationGuardCallback, limit_control
 from truncation_guard.trainer_limits import get_limit
 
 FOLDER = Path(sys.argv[1])
 
 
-def raising() -> dict[str, Any]:
+def raising(differs: bool = False) -> dict[str, Any]:
     """Completions that need 40 tokens on one process, and 20 on the other."""
-    guard = TruncationGuardCallback(window=64, raise_limit_to=62)
+    guard = TruncationGuardCallback(window=64, raise_limit_to=58 if differs else 62)
     args = tiny.config(
-        FOLDER,
+        FOLDER / str(differs),
         per_device_train_batch_size=4,
         max_completion_length=16,
         max_steps=60,
         ddp_timeout=COLLECTIVE_TIMEOUT,
     )
     made = tiny.trainer(args, tiny.scripted([1.0, 0.0]), [guard])
+    if differs:
+        told = made.accelerator.process_index
+        made.model.config.max_position_embeddings = (64, 60)[told]
+        limit_control.find_longest_prompt = lambda *args: (20, 1)[told]
     needed = 40 - 20 * made.accelerator.process_index
     limits: list[int | None] = []
 
@@ -40,4 +44,5 @@ def raising() -> dict[str, Any]:
 
 settle_down()
 scenario("raising", raising)
+scenario("differing", lambda: raising(differs=True))
 quit_now()

@@ -27,7 +27,7 @@ def main() -> dict[str, Any]:
         FOLDER,
         ADDRESS,
         lengths,
-        [words(2 + i % 4, i) for i in range(12)],
+        [*(words(2 + i % 3, i) for i in range(159)), words(5)],  # the longest comes last
         callbacks=[TruncationGuardCallback(window=128, raise_limit_to=SETTINGS["ceiling"])],
         max_completion_length=6,
         max_steps=80,
