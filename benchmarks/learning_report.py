@@ -82,7 +82,7 @@ def write_report(results: list[Result], steps: int) -> str:
     ]
     for task in values_of(results, "task"):
         of_task = select(results, task=task)
-        parts += [f"## {task}", "", *_summary(of_task), ""]
+        parts += [f"## Task {task}", "", _before(of_task), "", *_overview(of_task), ""]
         for share in sorted(values_of(of_task, "share")):
             parts += [*_table(select(of_task, share=share)), ""]
     versions = sorted({str(result["versions"]) for result in results})
@@ -91,14 +91,34 @@ def write_report(results: list[Result], steps: int) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _summary(results: list[Result]) -> list[str]:
+def _before(results: list[Result]) -> str:
     before = {result["seed"]: result["before"] for result in results}
     accuracy = interval([100 * figures["accuracy"] for figures in before.values()])
     length = interval([figures["length"] for figures in before.values()])
-    return [
+    return (
         f"Before the training: {_show(accuracy)} % right, {_show(length)} tokens; "
         f"{len(before)} seeds."
+    )
+
+
+def _overview(results: list[Result]) -> list[str]:
+    shares = sorted(values_of(results, "share"))
+    cut = [_span([100 * run["cut"] for run in select(results, share=share)]) for share in shares]
+    rows = [
+        f"| accuracy at equal steps (vs none) | {' | '.join(f'cuts {each} %' for each in cut)} |",
+        "|---" + "|---:" * len(shares) + "|",
     ]
+    for arm in values_of(results, "arm"):
+        cells = [arm]
+        for share in shares:
+            of_arm = select(results, arm=arm, share=share)
+            without = select(results, arm=BASELINE, share=share)
+            cell = _show((interval(accuracies(of_arm, "steps"))[0], math.nan))
+            if arm != BASELINE:
+                cell += f" ({_show(interval(differences(of_arm, without, 'steps')), '+')})"
+            cells.append(cell)
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
 
 
 def _table(results: list[Result]) -> list[str]:
@@ -167,7 +187,7 @@ def draw(results: list[Result], path: Path, steps: int) -> None:
             _draw_arms(axes, of_task, lambda found, b=budget: interval(accuracies(found, b)))
             axes.set_title(f"task {task}, {names[budget]}")
             axes.set_ylabel("held-out accuracy (%)")
-        grid[1][column].set_xlabel("rollouts that the limit cuts at first (%)")
+        grid[1][column].set_xlabel("share of the first rollouts that the limit is to cut (%)")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, format="png", dpi=150)

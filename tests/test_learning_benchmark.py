@@ -171,6 +171,8 @@ def test_the_table_pairs_the_seeds_and_tells_who_did_not_reach_the_tokens() -> N
     text = learning_report.write_report(RESULTS, steps=60)
     assert "Before the training: 40.0 ± 0.0 % right, 30.0 ± 0.0 tokens; 2 seeds." in text
     assert "Limit 40-41 tokens: cuts 31 % of the first rollouts, some but not all of 25 %" in text
+    assert "| accuracy at equal steps (vs none) | cuts 31 % |" in text
+    assert "| no guard | 55.0 |\n| exclude | 60.0 (+5.0 ± 12.7) |" in text
     # Differences of +4 and +6 points: 5.0 ± 12.7; at equal tokens one seed is left, with 0.
     assert (
         "| exclude | 60.0 ± 76.2 | +5.0 ± 12.7 | 45.0 (1 not reached) | +0.0 | 50 | 30 -> 10 "
