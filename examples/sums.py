@@ -14,6 +14,7 @@ The quickstart, the tests and the benchmarks share this module.
 import random
 import re
 import zlib
+from collections.abc import Callable
 
 import torch
 from datasets import Dataset
@@ -170,6 +171,7 @@ def teach(
     tokenizer: PreTrainedTokenizerFast,
     steps: int = TEACH_STEPS,
     seed: int = 0,
+    write: Callable[[list[int], random.Random], str] = answer_text,
 ) -> float:
     """Teaches the model by plain supervised learning on worked answers with slips, in place.
 
@@ -181,14 +183,15 @@ def teach(
         model: The model to teach.
         tokenizer: The tokenizer of `build_tokenizer`.
         steps: Optimizer steps of `TEACH_BATCH` problems each.
-        seed: Seeds the problems.
+        seed: Seeds the problems and the slips.
+        write: The teacher: writes the answer to some terms, with slips drawn from a generator.
 
     Returns:
         The mean loss per answer token of the last step, in nats.
     """
     slips = random.Random(seed)
     texts = [
-        prompt + answer_text([int(term) for term in prompt[:-1].split("+")], slips) + EOS
+        prompt + write([int(term) for term in prompt[:-1].split("+")], slips) + EOS
         for prompt in problems(steps * TEACH_BATCH, seed)["prompt"]
     ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=TEACH_LEARNING_RATE, betas=(0.9, 0.95))
