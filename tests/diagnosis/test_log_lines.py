@@ -130,10 +130,10 @@ def test_entries_are_numbered_where_not_all_tell_their_steps(tmp_path: Path, tex
 @pytest.mark.parametrize(
     "line",
     [
-        "{'step': 7, 'reward': 0.5}",
-        '{"step": 7, "metrics": {"reward": 0.5}}',
-        "[metrics] step 7: {'reward': 0.5}",
-        "Global_Step=7 {'reward': 0.5}",
+        "{'step': 7, 'reward': 0.5, 'reward_std': 0.1}",
+        '{"step": 7, "metrics": {"reward": 0.5, "reward_std": 0.1}}',
+        "[metrics] step 7: {'reward': 0.5, 'reward_std': 0.1}",
+        "Global_Step=7 {'reward': 0.5, 'reward_std': 0.1}",
     ],
 )
 def test_a_step_in_or_before_an_entry_is_its_own(tmp_path: Path, line: str) -> None:
@@ -223,9 +223,11 @@ def test_settings_that_are_printed_are_taken(
 
 def test_the_guards_metrics_show_that_it_was_on(tmp_path: Path) -> None:
     lines = [
-        "{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 16}",
-        "{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 32}",
-        "{'reward': 1, 'loss': 0, 'tools/call_frequency': 0.5}",
+        *["{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 16}"]
+        * 2,
+        *["{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 32}"]
+        * 2,
+        "{'reward': 1, 'reward_std': 0, 'tools/call_frequency': 0.5}",
     ]
     trace = read(tmp_path, "\n".join(lines))
     assert trace.guarded

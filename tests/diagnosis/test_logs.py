@@ -180,7 +180,7 @@ EXPECTED = [
         "64.1% of the completions were cut off at 1024 tokens at the end, and the reward "
         "does not rise; but what ends does so much earlier, so a longer limit may not help",
         "truncated",
-        "pile-up warned reward guarded stop-tokens",
+        "pile-up warned reward guarded two-lengths",
     ),
     Expected(
         "trl_0_15_mean_length.log",
@@ -271,8 +271,8 @@ def test_a_log_without_metric_lines_is_refused() -> None:
     path = LOGS / "no_metrics.log"
     message = (
         f"{path} has no metric line: no Python dict or JSON with a reward or completions/*. Pass a "
-        "run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json or "
-        "completions/*.parquet), a trainer_state.json, or a training log."
+        "run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json, a log "
+        "or completions/*.parquet), a trainer_state.json, or a training log."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         diagnose(path)

@@ -15,8 +15,8 @@ from pyarrow import parquet
 from truncation_guard.diagnosis.sources import read_run
 
 REMEDY = (
-    "Pass a run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json or "
-    "completions/*.parquet), a trainer_state.json, or a training log."
+    "Pass a run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json, a "
+    "log or completions/*.parquet), a trainer_state.json, or a training log."
 )
 GUARD = {"truncation_guard/truncated_share": 0.5, "reward": 0.5}
 

@@ -108,7 +108,7 @@ def test_digits_that_printing_lost_come_back_where_a_round_number_tells_them(
 ) -> None:
     metrics = {"completions/max_length": printed, "truncation_guard/limit": printed}
     assert window(metrics, printed=True).max_length == length
-    assert window(metrics, printed=True).limit == length
+    assert window(metrics, printed=True).logged_limit == length
 
 
 def test_numbers_of_a_state_are_taken_as_they_are() -> None:
