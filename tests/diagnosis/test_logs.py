@@ -32,7 +32,8 @@ EXPECTED = [
         "all_truncated_nan.log",
         "is",
         "100% of the completions were cut off at 400 tokens at the end, and most of the "
-        "time all rewards are equal; stop tokens that do not fire would look the same",
+        "time all rewards are equal; stop tokens that do not fire would look the same, and that "
+        "this length is the limit is assumed",
         "truncated",
         "pile-up warned no-signal reward guarded stop-tokens",
     ),
@@ -125,7 +126,7 @@ EXPECTED = [
         "is",
         "100% of the completions were cut off at 512 tokens at the end, and most of the "
         "time all rewards are equal, as far as a single entry tells; stop tokens that do "
-        "not fire would look the same",
+        "not fire would look the same, and that this length is the limit is assumed",
         "truncated",
         "pile-up default-limit warned no-signal reward guarded stop-tokens",
     ),

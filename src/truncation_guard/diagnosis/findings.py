@@ -32,8 +32,13 @@ def find_all(trace: RunTrace, measures: Measures) -> tuple[Finding, ...]:
 def _pile_up(trace: RunTrace, measures: Measures) -> Finding:
     evidence: Evidence
     limit, cut = measures.limit, measures.cut
-    if cut is None or limit.entries == 0:
-        evidence = {"source": trace.source, "constant_length": measures.constant_length}
+    is_mean = limit.tokens is None and any(w.logged_limit is not None for w in trace.training)
+    if cut is None or limit.entries == 0 or is_mean:
+        evidence = {
+            "source": trace.source,
+            "constant_length": measures.constant_length,
+            "is_mean": is_mean,
+        }
         return word("pile-up", "unknown", evidence)
     at_limit = max(cut.last - (measures.elsewhere or 0.0), 0.0)
     evidence = {

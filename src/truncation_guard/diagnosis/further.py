@@ -102,6 +102,8 @@ def _limit_unknown(trace: RunTrace, measures: Measures) -> Finding | None:
         return None
     if limit.tokens is not None and not limit.assumed:
         return None
+    if any(window.logged_limit is not None for window in trace.training):
+        return None  # it changed: see there
     evidence: Evidence = {
         "assumed": limit.tokens,
         "entries_at_limit": limit.entries_at_it,
@@ -114,12 +116,13 @@ def _limit_unknown(trace: RunTrace, measures: Measures) -> Finding | None:
 def _limit_changed(trace: RunTrace, measures: Measures) -> Finding | None:
     found = phases(trace.training)
     means = [w.step for w in trace.training if w.logged_limit is not None and w.limit is None]
-    if len(found) < 2 and not means:
+    if len({phase.tokens for phase in found}) < 2 and not means:
         return None
     evidence: Evidence = {
         "limits": [phase.tokens for phase in found],
         "phases": [asdict(phase) for phase in found],
         "means": len(means),
+        "entries": len(trace.training),
         "assumed": any(phase.assumed for phase in found),
         "steps_known": trace.steps_known,
     }

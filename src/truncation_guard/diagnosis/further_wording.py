@@ -102,16 +102,21 @@ def _limit_changed(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     unit = unit_text(evidence["steps_known"])
     means = ""
     if evidence["means"]:
-        means = f"of {evidence['means']} entries only a mean of limits is logged"
-    if not evidence["limits"]:
+        entries = f"{evidence['means']} of {evidence['entries']} entries"
+        means = f"in {entries} only a mean of limits is logged"
+    if not any(evidence["limits"]):
         return f"the limit changed during the run: {means}", ""
     parts = [
-        f"{phase['tokens']} tokens{_when(phase, number, len(evidence['phases']), unit)}"
+        f"{_length(phase)} tokens{_when(phase, number, len(evidence['phases']), unit)}"
         for number, phase in enumerate(evidence["phases"])
     ]
     assumed = ", as the longest completions show" if evidence["assumed"] else ""
     tail = f" ({means})" if means else ""
     return f"the limit changed during the run{assumed}: {', then '.join(parts)}{tail}", ""
+
+
+def _length(phase: Evidence) -> str:
+    return f"at least {phase['least']:g}" if phase["tokens"] is None else str(phase["tokens"])
 
 
 def _when(phase: Evidence, number: int, phases: int, unit: str) -> str:

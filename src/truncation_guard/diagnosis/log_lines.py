@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from truncation_guard.diagnosis.log_pieces import Piece, pieces
-from truncation_guard.diagnosis.phases import settle_logged_limits
+from truncation_guard.diagnosis.phases import doubtful_lengths, settle_logged_limits
 from truncation_guard.diagnosis.restarts import drop_what_was_done_again
 from truncation_guard.diagnosis.trace import RunTrace, Window, to_window
 
@@ -211,7 +211,8 @@ def _possible(limit: int | None, training: list[Window]) -> int | None:
         return None
     at_longest = [window for window in training if window.max_length == longest]
     piles_up = len(at_longest) >= max(2, _PILE * len(lengths)) and all(w.ratio for w in at_longest)
-    return None if longest < limit and piles_up else limit
+    is_doubtful = longest in doubtful_lengths(training)
+    return None if longest < limit and piles_up and not is_doubtful else limit
 
 
 def _set_steps(entries: list[_Entry]) -> bool:

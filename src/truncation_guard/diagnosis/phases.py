@@ -32,7 +32,10 @@ _LEAST_RUN = 3
 class Phase:
     """Entries after each other under one limit."""
 
-    tokens: int
+    tokens: int | None
+    """None where it is not known, only that it changed."""
+    least: float | None
+    """The longest of its completions, where the limit is not known."""
     assumed: bool
     first_step: float | None
     last_step: float | None
@@ -74,11 +77,12 @@ def settle_limits(trace: RunTrace) -> None:
 
 def phases(windows: Sequence[Window]) -> tuple[Phase, ...]:
     """The limits of a training, in their order."""
-    known = [(w.under.tokens, w.under.assumed, w) for w in windows if w.under and w.under.tokens]
+    told = [(w.under, w) for w in windows if w.under is not None and w.under.how != "between"]
     found = []
-    for (tokens, assumed), group in groupby(known, key=lambda item: item[:2]):
-        of_it = [window for *_, window in group]
-        found.append(Phase(tokens, assumed, of_it[0].step, of_it[-1].step))
+    for tokens, group in groupby(told, key=lambda item: item[0].tokens):
+        of_it = list(group)
+        (under, first), (_, last) = of_it[0], of_it[-1]
+        found.append(Phase(tokens, under.least, under.assumed, first.step, last.step))
     return tuple(found)
 
 
@@ -95,6 +99,24 @@ def last_phase(windows: Sequence[Window]) -> Sequence[Window]:
     while start and (windows[start - 1].under is None or _is_same(windows[start - 1], limit)):
         start -= 1
     return windows[start:end]
+
+
+def doubtful_lengths(windows: Sequence[Window]) -> set[float]:
+    """Short lengths that all completions of their entries have, none ending on a stop token."""
+    ending: set[float] = set()
+    constant: Counter[float] = Counter()
+    for window in windows:
+        longest = window.longest
+        if longest is None or not _LEAST_ASSUMED <= longest < _LEAST_SURE:
+            continue
+        is_all = window.ratio is None or window.ratio >= _NEARLY_ALL
+        is_one = window.mean_length is not None and longest - window.mean_length < PRINTED * longest
+        if is_all and is_one and longest.is_integer():
+            constant[longest] += 1
+        else:
+            ending.add(longest)
+    least = min(2, len(windows))
+    return {length for length, often in constant.items() if often >= least} - ending
 
 
 def _settle(windows: Sequence[Window], recorded: int | None) -> None:
@@ -151,7 +173,7 @@ def _assume(windows: Sequence[Window]) -> None:
             window.under = Under(value, "at", assumed=True)
         before = value, end
     _fill(told[before[1] :], before[0], None)
-    doubtful = _doubtful_lengths(told)
+    doubtful = doubtful_lengths(told)
     for is_open, stretch in groupby(told, key=lambda window: window.under is None):
         of_it = list(stretch)
         least = max(window.longest or 0.0 for window in of_it)
@@ -175,7 +197,7 @@ def _fill(windows: Sequence[Window], before: int | None, after: int | None) -> N
 
 def _runs(windows: Sequence[Window]) -> list[tuple[int, int, int]]:
     """(length, first entry, entry after) of every stretch whose longest length comes back."""
-    doubtful = _doubtful_lengths(windows)
+    doubtful = doubtful_lengths(windows)
     pins = [
         (int(window.longest or 0), number)
         for number, window in enumerate(windows)
@@ -214,24 +236,6 @@ def _may_be_cut(window: Window, entries: int) -> bool:
     if (mean - 1) / (longest - 1) >= ratio - (PRINTED if entries > 1 else 0):
         return True
     return entries > 1 and longest >= _LEAST_SURE and any(longest % unit == 0 for unit in _ROUND)
-
-
-def _doubtful_lengths(windows: Sequence[Window]) -> set[float]:
-    """Short lengths that all completions of their entries have, none ending on a stop token."""
-    ending: set[float] = set()
-    constant: Counter[float] = Counter()
-    for window in windows:
-        longest = window.longest
-        if longest is None or not _LEAST_ASSUMED <= longest < _LEAST_SURE:
-            continue
-        is_all = window.ratio is None or window.ratio >= _NEARLY_ALL
-        is_one = window.mean_length is not None and longest - window.mean_length < PRINTED * longest
-        if is_all and is_one and longest.is_integer():
-            constant[longest] += 1
-        else:
-            ending.add(longest)
-    least = min(2, len(windows))
-    return {length for length, often in constant.items() if often >= least} - ending
 
 
 def _take_over(training: Sequence[Window], evaluation: Sequence[Window]) -> None:

@@ -109,6 +109,8 @@ def _cut(trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, F
         reason += ", as far as a single entry tells"
     if "stop-tokens" in found:
         reason += "; stop tokens that do not fire would look the same"
+        if measures.limit.assumed:
+            reason += ", and that this length is the limit is assumed"
     if "two-lengths" in found:
         reason += "; but what ends does so much earlier, so a longer limit may not help"
     return Verdict(answer, reason)

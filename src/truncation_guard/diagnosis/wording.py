@@ -45,6 +45,8 @@ def _pile_up(severity: Severity, evidence: Evidence) -> tuple[str, str]:
                 "the limit is not known",
                 "compare with max_completion_length in the run's configuration",
             )
+        if evidence["is_mean"]:
+            return "the limit changed within the entries: where lengths pile up is not known", ""
         return f"the lengths of the completions are not in {_SOURCES[evidence['source']]}", _guard()
     longest = f"{evidence['longest']:g}"
     if severity == "fine":
@@ -129,7 +131,7 @@ def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if not evidence["codes"] and evidence["guarded"]:
         line = "no WARN line of it"
         if evidence["others"]:
-            line = f"no WARN line of it about truncation ({evidence['others']} is about the set-up)"
+            line = f"no WARN line of it but of the set-up ({evidence['others']})"
         return (
             f"a guard was on, and {line} is in the log",
             "log stderr as well (2>&1), and leave warn_above at its default",
@@ -141,13 +143,15 @@ def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 
 def _no_signal(severity: Severity, evidence: Evidence) -> tuple[str, str]:
-    if severity == "unknown":
+    if "source" in evidence:
         return f"how many groups had no signal is not in {_SOURCES[evidence['source']]}", ""
     fact = (
         f"{share_text(evidence['share'])} of the groups taught nothing: all their advantages are 0"
     )
     if severity == "fine":
         return fact, ""
+    if severity == "unknown":
+        return f"{fact}: fine, if the problems are solved", ""
     return fact, (
         "end truncation first, where there is some; then make the problems easier or harder, or "
         "raise num_generations"
