@@ -4,8 +4,8 @@
 
 They are made once, after the shapes that TRL 1.16 and transformers 5.24 write, and kept in
 `--folder`. One log is metric lines and progress bars, one mostly printed completions full of LaTeX,
-one a single line without an end. Each is diagnosed in a process of its own; its peak memory is that of Linux, Python and
-the imports included. `json.load` on the same state is there to compare with.
+one the same in a single line. Each is diagnosed in a process of its own; its peak memory is that of
+Linux, Python and the imports included. `json.load` on the same state is there to compare with.
 """
 
 import argparse

@@ -273,6 +273,16 @@ def test_colours_within_an_entry_are_taken_out(tmp_path: Path) -> None:
     assert [(w.reward, w.ratio) for w in read(tmp_path, text).training] == [(0.5, 0.25)]
 
 
+@pytest.mark.parametrize("other", ["[rank1] {x}", "{'a': 1}", "\\frac{1}{2}"])
+def test_of_an_entry_that_another_process_wrote_into_the_rest_counts(
+    tmp_path: Path, other: str
+) -> None:
+    text = f"{{'loss': 0.1, {other} 'reward': 0.5, 'completions/clipped_ratio': 0.25}}\n"
+    trace = read(tmp_path, text)
+    assert [(w.reward, w.ratio) for w in trace.training] == [(0.5, 0.25)]
+    assert trace.notes[0] == "Of 1 entries that are cut only a part could be read."
+
+
 # --- braces of other text -------------------------------------------------------------------------
 
 LATEX = (

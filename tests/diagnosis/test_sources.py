@@ -342,3 +342,14 @@ def test_the_state_tells_what_each_reward_function_gave(tmp_path: Path) -> None:
     trl_logs.write(tmp_path / "trainer_state.json", trl_logs.state(entries, 9))
     found = [window.function_means for window in read_run(tmp_path).training]
     assert found == [(0.1, 0.5), (0.1, 0.5), (0.4, 0.5), (0.4, 0.5)]
+
+
+def test_what_is_broken_gives_way_to_a_log(tmp_path: Path) -> None:
+    torn = trl_logs.write(tmp_path / "truncation_guard.jsonl", "torn\n")
+    empty = trl_logs.write(tmp_path / "checkpoint-1" / "trainer_state.json", "{}")
+    trl_logs.write(tmp_path / "train.log", LINE % 0.25)
+    trace = read_run(tmp_path)
+    assert trace.source == "log"
+    first, second = trace.notes[-2:]
+    assert first.startswith(f"Passed over: {torn} has no generation batch.")
+    assert second.startswith(f"Passed over: {empty} cannot be read as a trainer_state.json")

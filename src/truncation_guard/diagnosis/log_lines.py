@@ -6,6 +6,7 @@ reads as an entry of `Trainer` is one, and half of an entry is better than none.
 
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -189,8 +190,8 @@ def _set_limits(kept: list[_Entry], log: _Log) -> None:
     places = sorted(written)
 
     def limit_of(entry: _Entry) -> int | None:
-        before = [place for place in places if place <= entry.number] or places[:1]
-        return written[before[-1]] if before else None
+        before = bisect_right(places, entry.number)
+        return written[places[max(before - 1, 0)]] if places else None
 
     for limit, group in groupby((entry for entry in kept if entry.training), key=limit_of):
         of_it = [entry.window for entry in group]

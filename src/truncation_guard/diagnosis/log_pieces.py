@@ -15,6 +15,7 @@ _LONGEST_ENTRY = 20_000
 """Characters; a brace that stands open for longer is none of an entry."""
 _WORDS = ("reward", "completion", "truncation_guard")
 """One of them is in every entry about rollouts."""
+_SURE_WORDS = ("reward_std", "completions/")
 _ENTRY = re.compile(r"\{\s*['\"][^{}]*\}")
 _OPEN = re.compile(r"\{\s*(?:['\"][^{}]*)?$")
 _QUOTE = re.compile(r"\s*['\"]")
@@ -76,9 +77,12 @@ class _Reader:
                 yield from self.take(line)  # the end of an entry whose beginning is gone
             return
         if _has_words(line):
-            for found in _ENTRY.finditer(line):
-                if _has_words(found[0]):
-                    yield from self.take(found[0], _step_before(line, found.start()))
+            whole = [found for found in _ENTRY.finditer(line) if _has_words(found[0])]
+            for found in whole:
+                yield from self.take(found[0], _step_before(line, found.start()))
+            if not whole and any(word in line for word in _SURE_WORDS) and "}" in line:
+                yield from self.take(line)  # other text with braces stands within an entry
+                return
         last = line.rfind("{")
         if last > line.rfind("}") and _OPEN.match(line, last):
             self.waiting, self._size = [line[last:].rstrip("\n")], len(line) - last

@@ -75,29 +75,39 @@ def _read_file(path: Path) -> RunTrace:
 def _read_folder(path: Path) -> RunTrace:
     record = path / FILE_NAME
     states = _states(path)
+    errors: list[ValueError] = []
     found: RunTrace | None = None
-    passed_over: list[str] = []
     if record.is_file():
         try:
             found = read_guard_record(record)
         except ValueError as error:
-            if not states:
-                raise
-            passed_over.append(f"Passed over: {error}")
+            errors.append(error)
     if found is not None and (found.training or not states):
         if states:
             _add_state(found, states[0])
         return found
-    if states:
-        trace = _read_newest(states)
-        trace.notes.extend(passed_over)
-        return trace
-    if (from_log := _read_newest_log(path)) is not None:
-        return from_log
-    tables = find_tables(path)
-    if tables:
-        return read_tables(tables[0].parent, tables)
+    for read in (_read_newest_state, _read_newest_log, _read_all_tables):
+        try:
+            trace = read(path)
+        except ValueError as error:
+            errors.append(error)
+            continue
+        if trace is not None:
+            trace.notes.extend(f"Passed over: {error}" for error in errors)
+            return trace
+    if errors:
+        raise errors[0]
     raise FileNotFoundError(f"{path} has nothing to read in it. {_REMEDY}")
+
+
+def _read_newest_state(folder: Path) -> RunTrace | None:
+    states = _states(folder)
+    return _read_newest(states) if states else None
+
+
+def _read_all_tables(folder: Path) -> RunTrace | None:
+    tables = find_tables(folder)
+    return read_tables(tables[0].parent, tables) if tables else None
 
 
 def _read_newest_log(folder: Path) -> RunTrace | None:
