@@ -94,7 +94,8 @@ def read_log(path: Path, encoding: str) -> RunTrace:
 def _take(piece: Piece, log: _Log) -> None:
     text = piece.text
     is_cut = not (text.startswith("{") and text.endswith("}"))
-    of_trl = _OF_TRL.search(text) is not None or (is_cut and "epoch" in text)
+    of_trl = "'reward_std'" in text or _OF_TRL.search(text) is not None
+    of_trl |= is_cut and "epoch" in text
     if not of_trl and not _OF_A_TRAINER.search(text):
         return  # a reward that something else printed
     if text == log.last and "num_tokens" in text:

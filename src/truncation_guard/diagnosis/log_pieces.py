@@ -13,9 +13,6 @@ _LONGEST_LINE = 1 << 16
 """Characters; longer lines are read in pieces, as lines without a line break."""
 _LONGEST_ENTRY = 20_000
 """Characters; a brace that stands open for longer is none of an entry."""
-_WORDS = ("reward", "completion", "truncation_guard")
-"""One of them is in every entry about rollouts."""
-_SURE_WORDS = ("reward_std", "completions/")
 _ENTRY = re.compile(r"\{\s*['\"][^{}]*\}")
 _OPEN = re.compile(r"\{\s*(?:['\"][^{}]*)?$")
 _QUOTE = re.compile(r"\s*['\"]")
@@ -70,7 +67,7 @@ class _Reader:
             text, line = rest
             yield from self.take(text)
         opens = line.find("{")
-        if self.wants_bar:
+        if self.wants_bar and opens:
             yield from self.bar(line if opens < 0 else line[:opens])
         if opens < 0:
             if "}" in line:
@@ -79,8 +76,9 @@ class _Reader:
         if _has_words(line):
             whole = [found for found in _ENTRY.finditer(line) if _has_words(found[0])]
             for found in whole:
-                yield from self.take(found[0], _step_before(line, found.start()))
-            if not whole and any(word in line for word in _SURE_WORDS) and "}" in line:
+                self.wants_bar = True
+                yield Piece("entry", found[0], _step_before(line, found.start()))
+            if not whole and "}" in line and ("reward_std" in line or "completions/" in line):
                 yield from self.take(line)  # other text with braces stands within an entry
                 return
         last = line.rfind("{")
@@ -119,7 +117,8 @@ class _Reader:
 
 
 def _has_words(text: str) -> bool:
-    return any(word in text for word in _WORDS)
+    """Whether one of the words is there that are in every entry about rollouts."""
+    return "reward" in text or "completion" in text or "truncation_guard" in text
 
 
 def _step_before(line: str, start: int) -> str | None:

@@ -105,8 +105,10 @@ def measure(trace: RunTrace) -> Measures:
     """The figures of a run."""
     limit = find_limit(trace)
 
+    cuts = {id(w): cut_share(w, trace.with_tools) for w in (*trace.training, *trace.evaluation)}
+
     def cut(window: Window) -> float | None:
-        return cut_share(window, trace.with_tools)
+        return cuts[id(window)]
 
     training = trace.training
     under_last = last_phase(training)

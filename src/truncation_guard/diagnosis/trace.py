@@ -34,10 +34,14 @@ _PENALTY = re.compile(r"penal|punish", re.IGNORECASE)
 """Of such a function 0 is the most that can be had, not the least."""
 _LARGEST = 1e100
 """Beyond it no measurement lies, and the squares of two of them are no number."""
-_SHARES = ("truncated", "elsewhere", "stopped", "ratio", "silent_groups")
-_LENGTHS = ("mean_length", "max_length", "logged_limit", "step")
+_ONE = 1 + 1e-6
 _LONGEST = 1e15
-_ROUNDING = 1e-6
+_MOST = {
+    **dict.fromkeys(("truncated", "cause/context", "cause/tool", "stopped", "ratio"), _ONE),
+    **dict.fromkeys(("silent_groups", "guard_silent"), _ONE),
+    **dict.fromkeys(("mean_length", "max_length", "logged_limit", "step"), _LONGEST),
+}
+"""Of these nothing is below 0 or above this: shares, up to rounding, and lengths in tokens."""
 _OLDER = ("completion_length",)
 """TRL's name up to 0.16; Unsloth goes on logging it beside the newer one."""
 _FIELDS = {
@@ -210,7 +214,9 @@ def to_window(
             mean = number(value)
             functions += [] if mean is None or not place[0] else [mean]
         elif place not in found or name not in _OLDER:
-            found[place] = number(value)
+            figure, most = number(value), _MOST.get(place[1])
+            is_possible = figure is None or most is None or 0 <= figure <= most
+            found[place] = figure if is_possible else None
     splits = {
         training
         for (training, key), value in found.items()
@@ -228,7 +234,6 @@ def to_window(
     for guards, trls in (("guard_reward", "reward"), ("guard_silent", "silent_groups")):
         value = figures.pop(guards, None)
         figures[trls] = figures.get(trls) if value is None else value
-    figures = {key: _possible(key, value) for key, value in figures.items()}
     window = Window(**figures)  # type: ignore[arg-type]  # the names are those of _FIELDS
     if functions and training:
         window.function_means = min(functions), max(functions)
@@ -246,13 +251,6 @@ def number(value: Any) -> float | None:
         wrapped = _WRAPPED.search(value) if isinstance(value, str) else None
         return None if wrapped is None else number(wrapped[1])  # np.float64(0.5), tensor(0.5)
     return found if abs(found) < _LARGEST and value is not True and value is not False else None
-
-
-def _possible(key: str, value: float | None) -> float | None:
-    """The figure, unless nothing can have it."""
-    most = 1 + _ROUNDING if key in _SHARES else _LONGEST if key in _LENGTHS else _LARGEST
-    is_possible = value is not None and value <= most and (value >= 0 or most == _LARGEST)
-    return value if is_possible else None
 
 
 @lru_cache(maxsize=4096)
