@@ -159,6 +159,29 @@ def test_an_entry_that_lost_the_metric_is_under_that_of_its_neighbours() -> None
     assert settled(training) == [16, 16, 16, 16, 16, None, 32, 32, 32]
 
 
+def test_before_the_guard_was_added_the_lengths_tell_the_limit() -> None:
+    """A run was resumed with a guard and another limit."""
+    training = windows([256] * 6, 600) + logged(512.0, 512.0, 512.0)
+    settle_logged_limits(training)
+    assert settled(training) == [256] * 6 + [512] * 3
+    assert [cut_share(window, False) for window in training[:6]] == [1.0] * 6
+
+
+def test_the_guards_limit_of_evaluations_alone_is_known() -> None:
+    evaluation = logged(16.0, 16.0)
+    settle_logged_limits(evaluation)
+    assert find_limit(RunTrace("record", "x", [], evaluation)).tokens == 16
+
+
+def test_a_length_that_the_guard_did_not_cut_at_is_no_limit() -> None:
+    """A run without a limit, of which the guard knows that everything ended."""
+    ended = [Window(truncated=0.0, mean_length=90.0, max_length=100.0) for _ in range(6)]
+    assert find_limit(RunTrace("record", "x", ended, guarded=True)).tokens is None
+    cut = [Window(truncated=1.0, mean_length=20.0, max_length=20.0) for _ in range(6)]
+    measures = measure(RunTrace("record", "x", cut, guarded=True))
+    assert (measures.limit.tokens, measures.constant_length) == (20, None)
+
+
 # --- one short length -----------------------------------------------------------------------------
 
 

@@ -183,9 +183,10 @@ def _only_limit(log: _Log, kept: list[_Entry]) -> int | None:
 
 def _set_limits(kept: list[_Entry], log: _Log) -> None:
     """The guard's metrics first; else what is written before an entry, or before the first."""
-    windows = [entry.window for entry in kept if entry.training]
-    if any(window.logged_limit is not None for window in windows):
-        settle_logged_limits(windows, log.exact)
+    for is_training in (True, False):
+        of_split = [entry.window for entry in kept if entry.training is is_training]
+        settle_logged_limits(of_split, log.exact)
+    if any(entry.window.logged_limit is not None for entry in kept):
         return
     written = dict(log.limits)  # of several at one place the last counts
     places = sorted(written)

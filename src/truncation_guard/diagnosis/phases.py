@@ -109,6 +109,8 @@ def doubtful_lengths(windows: Sequence[Window]) -> set[float]:
         longest = window.longest
         if longest is None or not _LEAST_ASSUMED <= longest < _LEAST_SURE:
             continue
+        if window.truncated is not None:
+            continue  # the guard knows
         is_all = window.ratio is None or window.ratio >= _NEARLY_ALL
         is_one = window.mean_length is not None and longest - window.mean_length < PRINTED * longest
         if is_all and is_one and longest.is_integer():
@@ -145,14 +147,24 @@ def _settle_guarded(windows: Sequence[Window]) -> None:
     later: list[int | None] = [None] * len(windows)
     for number in range(len(windows) - 2, -1, -1):
         later[number] = own[number + 1] if own[number + 1] is not None else later[number + 1]
+    for unguarded, stretch in groupby(windows, key=_is_without_guard):
+        of_it = list(stretch)
+        if unguarded and len(of_it) >= _LEAST_RUN:
+            _assume(of_it)  # the guard was added later
     before: int | None = None
     for number, window in enumerate(windows):
         tokens = own[number]
         if tokens is None and window.logged_limit is None:
             beside = {limit for limit in (before, later[number]) if limit is not None}
             tokens = beside.pop() if len(beside) == 1 else None
-        window.under = Under(tokens, "between" if tokens is None else "at")
         before = before if own[number] is None else own[number]
+        is_longer = tokens is not None and (window.longest or 0.0) > tokens
+        if not _is_known(window) and not (window.under is not None and is_longer):
+            window.under = Under(tokens, "between" if tokens is None else "at")
+
+
+def _is_without_guard(window: Window) -> bool:
+    return window.truncated is None and window.logged_limit is None and window.ratio is not None
 
 
 def _look_whether_reached(windows: Sequence[Window], under: Under, tokens: int) -> None:
@@ -224,7 +236,7 @@ def _runs(windows: Sequence[Window]) -> list[tuple[int, int, int]]:
 
 def _may_be_cut(window: Window, entries: int) -> bool:
     """Whether the longest of an entry may have been cut at its length."""
-    longest, mean, ratio = window.longest, window.mean_length, window.ratio
+    longest, mean, ratio = window.longest, window.mean_length, window.unfinished
     if longest is None or longest < _LEAST_ASSUMED or not longest.is_integer() or ratio == 0:
         return False
     if entries > 1 and (ratio is None or ratio < _NEARLY_ALL or mean is None):

@@ -91,14 +91,16 @@ def read_trainer_state(path: Path) -> RunTrace:
     if state.broken is not None:
         notes.append(f"{path} is broken: {state.broken}. What comes before was read.")
     training = [window for is_training, window in kept if is_training]
-    settle_logged_limits(training)
+    evaluation = [window for is_training, window in kept if not is_training]
+    for of_split in (training, evaluation):
+        settle_logged_limits(of_split)
     recorded = [window.limit for window in training if window.limit is not None]
     guarded = any(window.truncated is not None for _, window in kept)
     return RunTrace(
         source="trainer_state",
         path=str(path),
         training=training,
-        evaluation=[window for is_training, window in kept if not is_training],
+        evaluation=evaluation,
         limit=recorded[-1] if recorded else None,
         guarded=guarded,
         warned=codes_said(state.others) or (None if guarded else {}),
