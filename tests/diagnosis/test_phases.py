@@ -40,6 +40,7 @@ def settled(training: list[Window], evaluation: list[Window] | None = None) -> l
         [256] * 4 + [512] * 30,
         [128] * 6 + [256] * 6 + [512] * 6,
         [512] * 6 + [128] * 6 + [512] * 6,
+        [128] * 6 + [512] * 6 + [128] * 6,
     ],
     ids=lambda limits: "-".join(map(str, dict.fromkeys(limits))) + f" of {len(limits)}",
 )
@@ -67,6 +68,34 @@ def test_a_limit_that_nothing_reaches_is_not_made_up() -> None:
     ]
     assert phases(training)[1].least == max(window.max_length or 0 for window in training)
     assert find_limit(RunTrace("log", "x", training)).tokens is None
+
+
+def test_a_limit_that_came_back_is_told_around_one_that_cut_nothing() -> None:
+    limits = [256] * 6 + [1024] * 6 + [256] * 6
+    training = windows(limits, mean=600)
+    assert settled(training) == [None if limit == 1024 else limit for limit in limits]
+    assert [cut_share(window, False) for window in training] == [1.0] * 6 + [0.0] * 6 + [1.0] * 6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_at_least_what_was_cut_is_told(seed: int) -> None:
+    """Whatever the limits, and whatever else does not end on a known stop token."""
+    draw = random.Random(seed)
+    limits = draw.choices([128, 300, 512, 1024], k=draw.randint(1, 3))
+    mean, known = draw.choice([150, 300, 600]), draw.choice([1.0, 0.8])
+    training, shares = [], []
+    for limit in [limit for limit in limits for _ in range(draw.randint(3, 20))]:
+        lengths = [max(round(draw.gauss(mean, mean / 5)), 1) for _ in range(16)]
+        batch = [(min(n, limit), n <= limit and draw.random() < known, 0.0) for n in lengths]
+        found = to_window(trl_logs.window_figures([batch]))
+        assert found is not None
+        training.append(found[1])
+        shares.append(sum(n > limit for n in lengths) / len(lengths))
+    settled(training)
+    for window, share in zip(training, shares, strict=True):
+        told = cut_share(window, False)
+        assert told is not None
+        assert told >= share - 0.006, (limits, mean, known, window)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -221,5 +250,10 @@ def test_a_longest_length_that_comes_back_is_no_limit_where_no_stop_token_is_kno
     varied = [Window(ratio=1.0, mean_length=15.0, max_length=20.0) for _ in range(9)]
     assert find_limit(RunTrace("log", "x", varied)).tokens is None
     assert cut_share(varied[0], False) == 0.0
-    round_one = [Window(ratio=1.0, mean_length=400.0, max_length=512.0) for _ in range(9)]
+    round_one = [
+        Window(ratio=1.0, mean_length=400.0, max_length=512.0 if n % 3 else 400.0 + n)
+        for n in range(9)
+    ]
     assert find_limit(RunTrace("log", "x", round_one)).tokens == 512
+    in_most = [Window(ratio=1.0, mean_length=60.0, max_length=73.0) for n in range(9)]
+    assert find_limit(RunTrace("log", "x", in_most)).tokens == 73

@@ -210,32 +210,45 @@ def _fill(windows: Sequence[Window], before: int | None, after: int | None) -> N
 def _runs(windows: Sequence[Window]) -> list[tuple[int, int, int]]:
     """(length, first entry, entry after) of every stretch whose longest length comes back."""
     doubtful = doubtful_lengths(windows)
+    counts = Counter(window.longest for window in windows)
     pins = [
-        (int(window.longest or 0), number)
+        (int(window.longest or 0), [number])
         for number, window in enumerate(windows)
-        if _may_be_cut(window, len(windows)) and window.longest not in doubtful
+        if _may_be_cut(window, counts[window.longest], len(windows))
+        and window.longest not in doubtful
     ]
     longest = max((window.longest or 0.0 for window in windows), default=0.0)
     often = sum(value == longest for value, _ in pins)
     comes_back = often >= min(2, len(windows)) and often >= FEW * len(windows)
-    stretches = [(value, [n for _, n in group]) for value, group in groupby(pins, lambda p: p[0])]
     kept = [
         (value, numbers)
-        for value, numbers in stretches
+        for value, numbers in _joined(pins, windows)
         if len(numbers) >= _LEAST_RUN or (comes_back and value == longest)
     ]
-    runs = []
-    for value, group in groupby(kept, key=lambda stretch: stretch[0]):
-        numbers = [number for _, of_it in group for number in of_it]
-        inside = windows[numbers[0] : numbers[-1] + 1]
-        is_most = all((window.longest or 0) <= value for window in inside)
-        if is_most and len(numbers) >= FEW * len(inside):
-            runs.append((value, numbers[0], numbers[-1] + 1))
-    return runs
+    return [
+        (value, numbers[0], numbers[-1] + 1)
+        for value, numbers in _joined(kept, windows)
+        if len(numbers) >= FEW * (numbers[-1] + 1 - numbers[0])
+    ]
 
 
-def _may_be_cut(window: Window, entries: int) -> bool:
-    """Whether the longest of an entry may have been cut at its length."""
+def _joined(
+    stretches: Iterable[tuple[int, list[int]]], windows: Sequence[Window]
+) -> list[tuple[int, list[int]]]:
+    """Stretches of one length after each other as one, if nothing in between is longer."""
+    joined: list[tuple[int, list[int]]] = []
+    for value, numbers in stretches:
+        if joined and joined[-1][0] == value:
+            between = windows[joined[-1][1][-1] + 1 : numbers[0]]
+            if all((window.longest or 0.0) <= value for window in between):
+                joined[-1][1].extend(numbers)
+                continue
+        joined.append((value, list(numbers)))
+    return joined
+
+
+def _may_be_cut(window: Window, often: int, entries: int) -> bool:
+    """Whether the longest of an entry, which as many entries have, may have been cut there."""
     longest, mean, ratio = window.longest, window.mean_length, window.unfinished
     if longest is None or longest < _LEAST_ASSUMED or not longest.is_integer() or ratio == 0:
         return False
@@ -243,11 +256,12 @@ def _may_be_cut(window: Window, entries: int) -> bool:
         return True
     if ratio is None or mean is None:
         return False
-    # Where nothing ends on a stop token and some are shorter, the stop token is not known: then a
-    # length that comes back shows a limit only where it looks like one.
     if (mean - 1) / (longest - 1) >= ratio - (PRINTED if entries > 1 else 0):
         return True
-    return entries > 1 and longest >= _LEAST_SURE and any(longest % unit == 0 for unit in _ROUND)
+    # Nothing ends on a stop token, and some are shorter, so the stop token is not known: then a
+    # length that comes back shows a limit only where it looks like one, or most entries have it.
+    is_likely = 2 * often > entries or any(longest % unit == 0 for unit in _ROUND)
+    return entries > 1 and longest >= _LEAST_SURE and is_likely
 
 
 def _take_over(training: Sequence[Window], evaluation: Sequence[Window]) -> None:
