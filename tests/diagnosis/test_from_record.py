@@ -246,3 +246,13 @@ def test_lines_that_are_no_json_are_counted(tmp_path: Path) -> None:
     assert read_guard_record(path).notes == [
         "3 lines of the record are no JSON and were passed over."
     ]
+
+
+@pytest.mark.parametrize("cut", [0, 4])
+def test_a_record_without_a_limit_is_diagnosed(tmp_path: Path, cut: int) -> None:
+    lines = [batch(n, [(2, 4)], [(8, cut)][: cut > 0], limit=None) for n in range(6)]
+    diagnosis = diagnose(record(tmp_path, START, *lines))
+    assert diagnosis.measures.limit.tokens == (8 if cut else None)
+    assert diagnosis.measures.limit.assumed is bool(cut)
+    assert diagnosis.measures.cut is not None
+    assert diagnosis.measures.cut.overall == cut / (4 + cut)

@@ -159,3 +159,9 @@ def test_evaluations_hint_at_the_limit_too() -> None:
         )
     )
     assert found == Limit(64, True, 30.0, 0, 1)
+
+
+def test_empty_completions_make_no_share_below_none() -> None:
+    window = Window(ratio=0.6, mean_length=0.0, max_length=100.0, under=recorded(100))
+    assert (cut_share(window, False), below_share(window, False)) == (0.0, 0.6)
+    assert cut_share(Window(mean_length=0.0, under=recorded(100)), False) == 0.0

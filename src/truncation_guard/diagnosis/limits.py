@@ -66,7 +66,7 @@ def cut_share(window: Window, with_tools: bool) -> float | None:
     bound = under.tokens or under.least or longest
     if bound < 2:
         return ratio
-    at_most = (mean - 1) / (bound - 1)
+    at_most = max(mean - 1, 0.0) / (bound - 1)
     return at_most if at_most < ratio - PRINTED else ratio
 
 
@@ -82,7 +82,8 @@ def _from_mean_alone(mean: float | None, under: Under | None) -> float | None:
     """TRL up to 0.16 logs the mean length alone; where that is the limit, everything is cut."""
     if mean is None or under is None or under.tokens is None or under.tokens < 2:
         return None
-    return min((mean - 1) / (under.tokens - 1), 1.0) if under.reached else None
+    at_most = min(max(mean - 1, 0.0) / (under.tokens - 1), 1.0)
+    return at_most if under.reached else None
 
 
 def _is_short(longest: float, under: Under) -> bool:

@@ -113,7 +113,7 @@ def doubtful_lengths(windows: Sequence[Window]) -> set[float]:
             continue  # the guard knows
         is_all = window.ratio is None or window.ratio >= _NEARLY_ALL
         is_one = window.mean_length is not None and longest - window.mean_length < PRINTED * longest
-        if is_all and is_one and longest.is_integer():
+        if is_all and is_one and not longest % 1:
             constant[longest] += 1
         else:
             ending.add(longest)
@@ -250,7 +250,7 @@ def _joined(
 def _may_be_cut(window: Window, often: int, entries: int) -> bool:
     """Whether the longest of an entry, which as many entries have, may have been cut there."""
     longest, mean, ratio = window.longest, window.mean_length, window.unfinished
-    if longest is None or longest < _LEAST_ASSUMED or not longest.is_integer() or ratio == 0:
+    if longest is None or longest < _LEAST_ASSUMED or longest % 1 or ratio == 0:
         return False
     if entries > 1 and (ratio is None or ratio < _NEARLY_ALL or mean is None):
         return True
