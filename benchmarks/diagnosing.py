@@ -1,10 +1,11 @@
-"""`diagnose` on a training log of 100 MB, and on a `trainer_state.json` of 200,000 entries.
+"""`diagnose` on training logs of 100 MB, and on a `trainer_state.json` of 200,000 entries.
 
     python benchmarks/diagnosing.py
 
-Both are made once, after the shapes that TRL 1.16 and transformers 5.24 write, and kept in
-`--folder`. Each is diagnosed in a process of its own; its peak memory is that of Linux, Python and
-the imports included. `json.load` on the same state is there to compare with.
+They are made once, after the shapes that TRL 1.16 and transformers 5.24 write, and kept in
+`--folder`. One log is metric lines and progress bars, one mostly printed completions full of LaTeX,
+one the same in a single line. Each is diagnosed in a process of its own; its peak memory is that of
+Linux, Python and the imports included. `json.load` on the same state is there to compare with.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,20 @@ from rich.table import Table
 LIMIT = 1024
 EVERY_EVALUATION = 20
 PER_STEP = 4  # lines of progress bars between two entries
+LINES_PER_STEP = 60  # of completions
+LATEX = [
+    r"\frac{1}{2}",
+    r"\sqrt{x_{1}^{2}}",
+    r"\text{so the answer is }",
+    r"\boxed{42}",
+    r"\{1, 2\}",
+    r"\begin{align}",
+    r"\left\{",
+    "{",
+    "}",
+    "we get the reward",
+    "of this completion",
+]
 
 
 def main() -> None:
@@ -43,16 +58,18 @@ def main() -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     files = [
         make_log(arguments.folder / f"train_{arguments.megabytes}.log", arguments.megabytes),
+        make_log(arguments.folder / f"latex_{arguments.megabytes}.log", arguments.megabytes, latex),
+        make_log(
+            arguments.folder / f"one_line_{arguments.megabytes}.log",
+            arguments.megabytes,
+            lambda step: latex(step).replace("\n", " "),
+        ),
         make_state(arguments.folder / f"state_{arguments.entries}.json", arguments.entries),
     ]
     table = Table(title=f"diagnose, {os.cpu_count()} cores")
     for column in ("", "file", "MB", "entries", "seconds", "seconds per 100 MB", "peak, MB"):
         table.add_column(column, justify="right")
-    for contender, file in [
-        ("diagnose", files[0]),
-        ("diagnose", files[1]),
-        ("json.load", files[1]),
-    ]:
+    for contender, file in [*(("diagnose", file) for file in files), ("json.load", files[-1])]:
         found = run_apart(contender, file)
         megabytes = file.stat().st_size / 1e6
         table.add_row(
@@ -97,19 +114,29 @@ def entries() -> Iterator[dict[str, float]]:
             yield {f"eval_{name}": value for name, value in figures.items()} | epoch
 
 
-def make_log(path: Path, megabytes: int) -> Path:
-    """A log as a terminal shows it, with progress bars between the entries."""
+def bars(step: int) -> str:
+    """Progress bars as a terminal gets them."""
+    shown = [f"\r {step % 100:2d}%|███▎      | {step}/900000 [00:{n:02d}<" for n in range(PER_STEP)]
+    return "\n" + "".join(f"{bar}09:59,  1.78s/it]" for bar in shown)
+
+
+def latex(step: int) -> str:
+    """Completions as `log_completions` or a script prints them; braces close or do not."""
+    draw = random.Random(step)
+    return "\n" + "".join(
+        " ".join(draw.choice(LATEX) for _ in range(12)) + "\n" for _ in range(LINES_PER_STEP)
+    )
+
+
+def make_log(path: Path, megabytes: int, between: Callable[[int], str] = bars) -> Path:
+    """A log with the entries of a run, and other text between them."""
     if path.exists():
         return path
     unfinished = path.with_suffix(".part")
     with unfinished.open("w", encoding="utf-8") as log:
         for metrics in entries():
             step = int(metrics.pop("step"))
-            bars = [
-                f"\r {step % 100:2d}%|███▎      | {step}/900000 [00:{n:02d}<" for n in range(60)
-            ]
-            log.write(f"{ {k: f'{v:.4g}' for k, v in metrics.items()} }\n")
-            log.write("".join(f"{bar}09:59,  1.78s/it]" for bar in bars[:PER_STEP]))
+            log.write(f"{ {k: f'{v:.4g}' for k, v in metrics.items()} }{between(step)}")
             if log.tell() >= megabytes * 1e6:
                 break
     return unfinished.rename(path)

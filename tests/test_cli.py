@@ -387,6 +387,50 @@ def test_what_cannot_be_diagnosed_is_one_line(
     assert "nowhere" in error_of(capsys, "diagnose", str(tmp_path / "nowhere"))
 
 
+RISES = "".join(f"{{'reward': {n / 10}, 'reward_std': 0.1}}\n" for n in range(10))
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_run_that_does_not_tell_is_not_healthy(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.log").write_text(RISES)
+    with pytest.raises(SystemExit) as stopped:
+        main(["diagnose", str(tmp_path), *options])
+    assert stopped.value.code == 1
+    assert "does not tell whether completions were cut off" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("limit", ["1e400", "NaN", "-5", '"x"', "1" + "0" * 400])
+def test_a_record_of_odd_numbers_is_one_line(
+    limit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = (
+        '{"kind":"batch","split":"train","step":0,"batch":0,"mode":"observe","limit":LIMIT,'
+        '"truncated":0,"stopped":0,"causes":{"context":0,"tool":0},"groups":1,'
+        '"groups_without_signal":0,"reward":1.0,'
+        '"lengths":{"bin_width":1,"ended":[[2,4]],"cut":[]}}'
+    )
+    path = tmp_path / "truncation_guard.jsonl"
+    path.write_text(f'{{"kind":"start"}}\n{batch.replace("LIMIT", limit)}\n')
+    assert error_of(capsys, "diagnose", str(path), "--json") == (
+        f"truncation-guard: error: {path} has 1 generation batches without their counts or "
+        "lengths. Pass a record as a TruncationGuardCallback wrote it."
+    )
+
+
+@pytest.mark.parametrize("name", ["run.jpg", "run.svg", "nowhere/run.png"])
+def test_a_picture_of_a_run_that_cannot_be_drawn_is_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / name)
+    error = error_of(capsys, "diagnose", str(LOGS / "healthy.jsonl"), "--plot", path)
+    assert error == (
+        "truncation-guard: error: `--plot` must be a .png file in a folder that exists, got "
+        f"{path!r}. Pass for example lengths.png."
+    )
+
+
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])

@@ -79,9 +79,9 @@ def test_a_recorded_limit_is_drawn_as_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = "{{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': {}, 'completions/mean_length': 9}}\n"  # noqa: E501
-    path = trl_logs.write(tmp_path / "train.log", metrics.format(16) + metrics.format(32))
+    path = trl_logs.write(tmp_path / "train.log", 2 * metrics.format(16) + 2 * metrics.format(32))
     _, middle, bottom = drawn(path, tmp_path, monkeypatch)
-    assert list(lines(middle)["limit"].get_ydata()) == [16, 32]
+    assert list(lines(middle)["limit"].get_ydata()) == [16, 16, 32, 32]
     assert bottom.get_xlabel() == "log entry (steps are not known)"
 
 

@@ -109,7 +109,9 @@ def _profile(options: argparse.Namespace) -> int:
     check_share("coverage", options.coverage)
     check_positive("multiple_of", options.multiple_of, "1 for no rounding")
     if options.plot is not None:
-        _check_plot(Path(options.plot))
+        from truncation_guard.pictures import check_picture
+
+        check_picture(Path(options.plot))
 
     from transformers import AutoTokenizer
 
@@ -136,23 +138,6 @@ def _profile(options: argparse.Namespace) -> int:
     print(view.to_text(profile, options.coverage, options.multiple_of))  # noqa: T201
     print(f"\nmax_completion_length: {limit}")  # noqa: T201
     return 0
-
-
-def _check_plot(path: Path) -> None:
-    """Find out before the long work whether the picture can be drawn.
-
-    Raises:
-        ValueError: for a name that is no PNG file's, or a folder that is not there.
-        ImportError: without matplotlib.
-    """
-    if path.suffix.lower() != ".png" or not path.parent.is_dir():
-        raise ValueError(
-            f"`--plot` must be a .png file in a folder that exists, got {str(path)!r}. Pass for "
-            "example lengths.png."
-        )
-    from truncation_guard.plots import import_figure
-
-    import_figure()
 
 
 def _load(name: str, config: str | None, split: str) -> Any:

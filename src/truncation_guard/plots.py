@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncation_guard.histograms import Bin
+from truncation_guard.pictures import import_figure
 from truncation_guard.profiling import view
 from truncation_guard.recommendations import percent
 
@@ -15,21 +16,6 @@ if TYPE_CHECKING:
 
 _BINS = 40
 _MARKED = {"p50": ":", "p95": "--"}
-
-
-def import_figure() -> Any:
-    """Matplotlib's `Figure`, which draws without a window and without a global state.
-
-    Raises:
-        ImportError: without matplotlib.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "A plot needs matplotlib. Install it with: pip install 'truncation-guard[plot]'"
-        ) from error
-    return Figure
 
 
 def plot_lengths(

@@ -32,6 +32,8 @@ class RecordedRun:
     """(`train` or `eval`, step, number of the batch within the step) -> its newest line."""
     end: dict[str, Any] | None = None
     """The `end` line; None for a run that did not get there."""
+    torn: int = 0
+    """Lines of it that are no JSON: a process was killed while it wrote them."""
 
 
 def append(path: Path, entry: Mapping[str, Any]) -> None:
@@ -114,7 +116,12 @@ def read_record(path: Path) -> list[RecordedRun]:
     runs: list[RecordedRun] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            entry = _parse(line)
+            try:
+                entry = _parse(line)
+            except (ValueError, RecursionError):
+                if runs:
+                    runs[-1].torn += bool(line.strip())
+                continue
             if entry is None:
                 continue
             if entry["kind"] == "start" and not (runs and entry.get("resumed_from_step")):
@@ -153,10 +160,7 @@ def _ends_in_newline(file: Any) -> bool:
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    entry = json.loads(line)
     if not isinstance(entry, dict) or entry.get("kind") not in ("start", "batch", "end"):
         return None
     if entry["kind"] == "start":

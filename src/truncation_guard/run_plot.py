@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from truncation_guard.diagnosis.limits import cut_share
 from truncation_guard.diagnosis.trace import Window
-from truncation_guard.plots import import_figure
+from truncation_guard.pictures import import_figure
 
 if TYPE_CHECKING:
     from truncation_guard.diagnosis.diagnosing import Diagnosis
@@ -54,14 +54,13 @@ def plot_run(diagnosis: "Diagnosis", path: str | Path) -> None:
 
 
 def _draw_shares(axes: Any, diagnosis: "Diagnosis") -> None:
-    trace, limit = diagnosis.trace, diagnosis.measures.limit
+    trace = diagnosis.trace
 
     def cut(window: Window) -> float | None:
-        share = cut_share(window, limit, trace.with_tools)
+        share = cut_share(window, trace.with_tools)
         return None if share is None else 100 * share
 
-    exact = trace.guarded or not diagnosis.measures.below
-    name = "training" if exact else "training, at most"
+    name = "training, at most" if diagnosis.measures.bounded else "training"
     _draw(axes, trace.training, cut, name, color="black")
     _draw_evaluation(axes, trace.evaluation, cut)
     axes.set_ylim(-4, 104)
@@ -70,27 +69,31 @@ def _draw_shares(axes: Any, diagnosis: "Diagnosis") -> None:
 
 def _draw_lengths(axes: Any, diagnosis: "Diagnosis") -> None:
     training, limit = diagnosis.trace.training, diagnosis.measures.limit
+    assumed = ", assumed" if limit.assumed else ""
     _draw(axes, training, lambda w: w.max_length, "longest", color="0.55", linestyle=":")
     _draw(axes, training, lambda w: w.mean_length, "mean", color="black")
     _draw(
         axes,
         training,
-        lambda w: w.terminated_length(limit.tokens),
+        lambda w: w.terminated_length(_tokens(w)),
         "mean of those\nthat ended",
         color="0.45",
         linestyle="--",
     )
     evaluation = diagnosis.trace.evaluation
     _draw_evaluation(axes, evaluation, lambda w: w.mean_length, "evaluation, mean")
-    changing = [window for window in training if window.limit is not None]
-    if changing:
-        _draw(axes, changing, lambda w: w.limit, "limit", color="black", linewidth=3, alpha=0.35)
+    style = {"color": "black", "linewidth": 3, "alpha": 0.35}
+    if len({_tokens(window) for window in training} - {None}) > 1:
+        _draw(axes, training, _tokens, f"limit{assumed}", **style)
     elif limit.tokens is not None and axes.lines:
-        name = "limit, assumed" if limit.assumed else "limit"
-        axes.axhline(limit.tokens, color="black", linewidth=3, alpha=0.35, label=name)
+        axes.axhline(limit.tokens, label=f"limit{assumed}", **style)
     axes.margins(y=0.1)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("length (tokens)")
+
+
+def _tokens(window: Window) -> int | None:
+    return None if window.under is None else window.under.tokens
 
 
 def _draw(

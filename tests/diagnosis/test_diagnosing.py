@@ -183,3 +183,30 @@ def test_the_worst_comes_first() -> None:
     order = ["problem", "warning", "unknown", "fine"]
     expected = sorted(diagnosis.findings, key=lambda found: order.index(found.severity))
     assert table_of(str(diagnosis)) == [found.code for found in expected]
+
+
+def test_a_run_of_which_nothing_can_be_said_is_not_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rises = "".join(f"{{'reward': {n / 10}, 'reward_std': 0.1}}\n" for n in range(10))
+    path = trl_logs.write(tmp_path / "train.log", rises)
+    assert run(str(path), "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["healthy"] is False
+    assert found["verdict"]["reason"].startswith("what there is does not tell")
+    assert {each["severity"] for each in found["findings"]} <= {"unknown", "fine"}
+
+
+def test_a_solved_run_is_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = trl_logs.Task(0, 512, 100, 20, right=1.0)
+    entries = [trl_logs.printed(trl_logs.entry(n, 20, [task.batch()])) for n in range(20)]
+    assert run(str(trl_logs.write(tmp_path / "train.log", "\n".join(entries)))) == 0
+    assert "no completion was cut off" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", ["run.jpg", "run", "nowhere/run.png", "folder.png"])
+def test_a_plot_that_cannot_be_drawn_is_refused_before_the_work(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ValueError, match=r"must be a \.png file in a folder that exists"):
+        run(str(tmp_path / "nothing.log"), "--plot", str(tmp_path / name))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.png"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -324,6 +326,12 @@ def test_a_single_entry_and_none_at_all() -> None:
     )
 
 
+OF_THE_SET_UP = ["config", "limit-ignored", "loss-scale", "measured-only"]
+OF_TRUNCATION = ["all-truncated", "context", "limit-raised", "no-signal", "not-length", "rising"]
+OF_TRUNCATION += ["stop-tokens", "truncated"]
+FOLLOW = "follow the first of the lines"
+
+
 @pytest.mark.parametrize(
     ("details", "expected"),
     [
@@ -356,6 +364,29 @@ def test_a_single_entry_and_none_at_all() -> None:
             ("fine", "the guard warned of it (truncated)", "follow the first of the lines"),
         ),
         (
+            {"warned": {"config": 2, "truncated": 1}, "guarded": True},
+            ("fine", "the guard warned of it in 1 WARN lines (truncated)", FOLLOW),
+        ),
+        *(
+            (
+                {"warned": {code: 1}, "guarded": True},
+                (
+                    "warning",
+                    f"a guard was on, and no WARN line of it but of the set-up ({code}) is in the "
+                    "log",
+                    "log stderr as well (2>&1), and leave warn_above at its default",
+                ),
+            )
+            for code in OF_THE_SET_UP
+        ),
+        *(
+            (
+                {"warned": {code: 1}},
+                ("fine", f"the guard warned of it in 1 WARN lines ({code})", FOLLOW),
+            )
+            for code in OF_TRUNCATION
+        ),
+        (
             {"warned": None, "guarded": True},
             ("unknown", "a guard was on; whether it wrote WARN lines is not recorded", ""),
         ),
@@ -363,6 +394,14 @@ def test_a_single_entry_and_none_at_all() -> None:
 )
 def test_was_it_warned_about(details: dict[str, Any], expected: tuple[str, str, str]) -> None:
     assert answer(trace(entries([0.5] * 5), **details), "warned") == expected
+
+
+def test_every_code_of_the_guard_is_of_truncation_or_of_the_set_up() -> None:
+    """The codes of the README's table; a new one has to be put on one side."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = readme.split("## WARN codes")[1].split("\n## ")[0]
+    codes = set(re.findall(r"^\| `([a-z-]+)` \|", table, flags=re.MULTILINE))
+    assert codes == {*OF_TRUNCATION, *OF_THE_SET_UP}
 
 
 def test_a_run_that_recovered_need_not_have_been_warned_about() -> None:
@@ -393,6 +432,70 @@ def test_solved_problems_are_no_alarm() -> None:
     assert "no-signal" in found(trace(entries([0.0])))
     assert answer(trace(entries([0.0])), "no-signal")[1] == (
         "how many groups had no signal is not in the log"
+    )
+
+
+NEAR_1 = ": near 1, the most that a reward function usually gives"
+IF_THE_MOST = ", and most rewards are equal: fine, if that is the most that can be had"
+
+
+@pytest.mark.parametrize(
+    ("reward", "figures", "severity", "ending"),
+    [
+        (0.95, {}, "fine", NEAR_1),
+        (0.89, {}, "warning", ": it is flat"),
+        (1.0, {"reward_std": 0.0}, "fine", NEAR_1),
+        (
+            0.0,
+            {"reward_std": 0.0},
+            "warning",
+            ": it is flat; all rewards are equal in 100% of the ",
+        ),
+        (2.0, {"function_means": (1.0, 1.0)}, "fine", NEAR_1),
+        (1.0, {"function_means": (0.0, 1.0)}, "warning", ": it is flat"),  # the format alone
+        (8.0, {"reward_std": 0.0}, "unknown", IF_THE_MOST),
+        (8.0, {"silent_groups": 0.9}, "unknown", IF_THE_MOST),
+        (8.0, {"reward_std": 1.0}, "warning", ": it is flat"),
+        (
+            -1.0,
+            {"reward_std": 0.0},
+            "warning",
+            ": it is flat; all rewards are equal in 100% of the ",
+        ),
+    ],
+)
+def test_a_reward_that_stands_at_its_top_is_no_alarm(
+    reward: float, figures: dict[str, Any], severity: str, ending: str
+) -> None:
+    run = trace(entries([0.0] * 10, reward=reward, **figures))
+    found_severity, fact, _ = answer(run, "reward")
+    assert found_severity == severity
+    if severity != "unknown":
+        assert f"from step 1 to 10{ending}" in fact
+    else:
+        assert fact.endswith(IF_THE_MOST)
+    is_solved = "is not what holds this run back: no completion was cut off"
+    assert verdict(run).endswith(is_solved) is (severity != "warning")
+
+
+@pytest.mark.parametrize(
+    ("reward", "severity"), [(1.0, "fine"), (0.0, "warning"), (3.0, "unknown"), (0.5, "warning")]
+)
+def test_groups_that_are_solved_need_no_signal(reward: float, severity: str) -> None:
+    run = trace(entries([0.0] * 10, silent_groups=0.9, reward=reward))
+    assert answer(run, "no-signal")[0] == severity
+
+
+def test_a_reward_that_falls_from_its_top_is_an_alarm() -> None:
+    falling = [1.0] * 5 + [0.92] * 5
+    assert answer(trace(entries([0.0] * 10, reward=falling)), "reward")[0] == "warning"
+
+
+def test_a_reward_at_its_top_is_not_held_back() -> None:
+    run = trace(entries([0.8] * 10, reward=0.95), limit=LIMIT)
+    assert verdict(run) == (
+        "truncation may be what holds this run back: 80% of the completions were cut off at 100 "
+        "tokens at the end, but the reward is near 1"
     )
 
 
@@ -587,15 +690,23 @@ def test_nothing_ever_ends() -> None:
 def test_what_ends_does_so_long_before_the_limit(ended: float, is_found: bool) -> None:
     means = 0.5 * LIMIT + 0.5 * ended
     run = trace(entries([0.5] * 5, mean_length=means), limit=LIMIT)
-    assert ("stop-tokens" in found(run)) is is_found
+    assert ("two-lengths" in found(run)) is is_found
+    assert "stop-tokens" not in found(run)  # those of the others do fire
     if is_found:
-        assert answer(run, "stop-tokens") == (
+        assert answer(run, "two-lengths") == (
             "warning",
             "50% of the completions ran into 100 tokens while the others ended after 20 on "
-            "average: "
-            "this is no tail of long answers, these do not end",
-            f"{LOOK_AT_SOME}; otherwise look for repetition",
+            "average: stop tokens do fire, and the rest either need far more or never end",
+            "before raising the limit look at some that were cut: do they repeat themselves, go on "
+            "after their answer, or belong to harder prompts?",
         )
+
+
+def test_nothing_ends_under_the_last_limit_though_much_did_before() -> None:
+    run = trace(entries([0.5] * 5, limit=200) + entries([1.0] * 5, limit=LIMIT), limit=LIMIT)
+    assert answer(run, "stop-tokens")[1].startswith("no completion ever ended before 100 tokens")
+    other = trace(entries([1.0] * 5, limit=50) + entries([0.9] * 5, limit=LIMIT), limit=LIMIT)
+    assert "stop-tokens" not in found(other)
 
 
 @pytest.mark.parametrize("details", [{"ratio": 0.25}, {"limit": None, "max_length": None}])
@@ -604,7 +715,7 @@ def test_stop_tokens_are_not_suspected_without_reason(details: dict[str, Any]) -
     for window in windows:
         for name, value in details.items():
             setattr(window, name, value)
-    assert "stop-tokens" not in found(trace(windows))
+    assert not {"stop-tokens", "two-lengths"} & found(trace(windows)).keys()
 
 
 def guarded(share: float, **figures: Any) -> list[Window]:
@@ -669,6 +780,39 @@ def test_truncation_that_does_not_rise_while_masked(
     ratios: list[float | None], details: dict[str, Any]
 ) -> None:
     assert "rising" not in found(trace(entries(ratios, reward=0.5), **details))
+
+
+def test_a_share_that_another_limit_raised_is_no_rise() -> None:
+    run = trace(entries([0.1] * 5, limit=200) + entries([0.3] * 5, limit=LIMIT), masked=True)
+    assert "rising" not in found(run)
+
+
+def test_completions_of_one_short_length_say_both_readings() -> None:
+    run = trace(
+        [Window(step=float(n), ratio=1.0, mean_length=20, max_length=20.0) for n in range(9)]
+    )
+    assert verdict(run) == (
+        "truncation may be what holds this run back: all completions are 20 tokens long and count "
+        "as clipped, which is either the limit, or no matter of length"
+    )
+    assert answer(run, "short-unfinished") == (
+        "warning",
+        "all completions are 20 tokens long and count as clipped: either that is the limit, or "
+        "they are short and TRL does not know what ends them",
+        "compare with max_completion_length in the run's configuration: if that is higher, look "
+        "for a stop token that tokenizer and generation config do not name",
+    )
+    assert answer(run, "pile-up")[:2] == (
+        "unknown",
+        "all completions are 20 tokens long: whether that is the limit is not known",
+    )
+    assert answer(run, "truncated")[:2] == (
+        "unknown",
+        "all completions were cut off, or none: see short-unfinished",
+    )
+    assert "limit-unknown" not in found(run)
+    run.limit = 512
+    assert verdict(run).startswith("truncation is not what holds this run back: 100% of the")
 
 
 def test_short_completions_that_count_as_clipped() -> None:
@@ -740,11 +884,60 @@ def test_stopped_completions_are_an_alarm_only_where_the_guard_says_so(
 
 
 def test_a_limit_that_changed() -> None:
-    run = trace(entries([0.0] * 5), limit=64, limits=(16, 32, 64))
+    run = trace(entries([0.0] * 6, limit=[16, 16, 32, 32, 32, 64]), limit=64)
     assert answer(run, "limit-changed") == (
         "fine",
-        "the limit changed during the run: 16, 32, 64 tokens",
+        "the limit changed during the run: 16 tokens up to step 2, then 32 tokens from step 3 to "
+        "5, then 64 tokens from step 6 on",
         "",
+    )
+    assert "limit-changed" not in found(trace(entries([0.0] * 6, limit=16), limit=16))
+
+
+@pytest.mark.parametrize(
+    ("limits", "means", "expected"),
+    [
+        (
+            [16, 16, None, 32, 32],
+            [16.0, 16.0, 24.0, 32.0, 32.0],
+            "16 tokens up to step 2, then 32 tokens from step 4 on (in 1 of 5 entries only a mean "
+            "of limits is logged)",
+        ),
+        (
+            [16, 16, None],
+            [16.0, 16.0, 24.0],
+            "16 tokens up to step 2 (in 1 of 3 entries only a mean of limits is logged)",
+        ),
+        ([None] * 2, [16.0, 32.0], "in 2 of 2 entries only a mean of limits is logged"),
+    ],
+)
+def test_a_mean_of_limits_is_never_named(
+    limits: list[int | None], means: list[float], expected: str
+) -> None:
+    windows = guarded(0.3)[: len(limits)]
+    for number, window in enumerate(windows):
+        window.limit, window.logged_limit = limits[number], means[number]
+        window.step = number + 1.0
+    run = trace(windows, guarded=True)
+    assert answer(run, "limit-changed")[1] == f"the limit changed during the run: {expected}"
+    assert not any("24" in finding.fact for finding in found(run).values())
+    if set(limits) == {None}:
+        assert answer(run, "pile-up") == (
+            "unknown",
+            "the limit changed within the entries: where lengths pile up is not known",
+            "",
+        )
+        assert "limit-unknown" not in found(run)
+
+
+def test_a_limit_that_changed_to_one_that_cuts_nothing() -> None:
+    run = trace(entries([1.0] * 5, mean_length=100.0) + entries([0.0] * 5, max_length=180.0))
+    for number, window in enumerate(run.training):
+        window.step = number + 1.0
+        window.max_length = window.max_length if number < 5 else 180.0
+    assert answer(run, "limit-changed")[1] == (
+        "the limit changed during the run, as the longest completions show: 100 tokens up to step "
+        "5, then at least 180 tokens from step 6 on"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trl_logs
 
+from truncation_guard.diagnosis.diagnosing import diagnose
 from truncation_guard.diagnosis.from_record import read_guard_record
 from truncation_guard.diagnosis.trace import Window
 
@@ -183,3 +184,75 @@ def test_a_record_without_a_batch_is_refused(tmp_path: Path, lines: list[Any]) -
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         read_guard_record(path)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"limit": 16.5},
+        {"limit": "16"},
+        {"limit": True},
+        {"limit": 0},
+        {"limit": 10**400},
+        {"limit": float("nan")},
+        {"limit": float("inf")},
+        {"step": 10**20},
+        {"truncated": 10**400},
+        {"truncated": float("nan")},
+        {"truncated": 9},
+        {"truncated": -1},
+        {"stopped": float("inf")},
+        {"causes": {"context": float("nan"), "tool": 0}},
+        {"groups": float("nan")},
+        {"groups_without_signal": 5},
+        {"groups_without_signal": -1},
+        {"lengths": {"bin_width": 1, "ended": [[10**400, 1]], "cut": []}},
+        {"lengths": {"bin_width": 1, "ended": [[2, 10**400]], "cut": []}},
+        {"lengths": {"bin_width": "x", "ended": [[2, 1]], "cut": []}},
+    ],
+)
+def test_numbers_that_no_run_has_cost_their_batch_alone(
+    tmp_path: Path, figures: dict[str, Any]
+) -> None:
+    good, bad = batch(0, [(2, 4)], [(8, 4)]), batch(1, [(2, 4)], [(8, 4)]) | figures
+    path = record(tmp_path, START, good, bad)
+    trace = read_guard_record(path)
+    assert [w.step for w in trace.training] == [0]
+    assert trace.notes == ["1 generation batches could not be read."]
+    json.dumps(diagnose(path).to_dict(), allow_nan=False)
+    with pytest.raises(ValueError, match="without their counts or lengths"):
+        read_guard_record(record(tmp_path, START, bad))
+
+
+def test_a_whole_limit_is_one_however_it_is_written(tmp_path: Path) -> None:
+    trace = read_guard_record(
+        record(tmp_path, START, batch(0, [(2, 4)], [(16, 4)]) | {"limit": 16.0})
+    )
+    assert (trace.limit, trace.training[0].limit) == (16, 16)
+    assert isinstance(trace.limit, int)
+
+
+def test_a_reward_that_is_no_number_is_not_known(tmp_path: Path) -> None:
+    trace = read_guard_record(record(tmp_path, START, batch(0, [(2, 4)], [], reward=float("nan"))))
+    assert trace.training[0].reward is None
+
+
+def test_lines_that_are_no_json_are_counted(tmp_path: Path) -> None:
+    path = record(tmp_path, START, batch(0, [(2, 4)], []))
+    with path.open("a") as file:
+        file.write(
+            '{"kind": "batch", "st\n\n' + "[" * 100_000 + "\n" + '{"kind": ' + "1" * 5000 + "}\n"
+        )
+    assert read_guard_record(path).notes == [
+        "3 lines of the record are no JSON and were passed over."
+    ]
+
+
+@pytest.mark.parametrize("cut", [0, 4])
+def test_a_record_without_a_limit_is_diagnosed(tmp_path: Path, cut: int) -> None:
+    lines = [batch(n, [(2, 4)], [(8, cut)][: cut > 0], limit=None) for n in range(6)]
+    diagnosis = diagnose(record(tmp_path, START, *lines))
+    assert diagnosis.measures.limit.tokens == (8 if cut else None)
+    assert diagnosis.measures.limit.assumed is bool(cut)
+    assert diagnosis.measures.cut is not None
+    assert diagnosis.measures.cut.overall == cut / (4 + cut)

@@ -8,7 +8,7 @@ import pytest
 import trl_logs
 
 from truncation_guard.diagnosis.limits import Limit, below_share, cut_share, find_limit
-from truncation_guard.diagnosis.trace import RunTrace, Window, to_window
+from truncation_guard.diagnosis.trace import RunTrace, Under, Window, to_window
 
 
 def windows(*batches: list[trl_logs.Completion]) -> list[Window]:
@@ -20,8 +20,8 @@ def trace(*training: Window, **details: object) -> RunTrace:
     return RunTrace(source="log", path="x", training=list(training), **details)  # type: ignore[arg-type]
 
 
-def recorded(tokens: int) -> Limit:
-    return Limit(tokens, False, tokens, 1, 1)
+def recorded(tokens: int) -> Under:
+    return Under(tokens, "at")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -42,8 +42,8 @@ def test_the_bounds_hold(seed: int) -> None:
     below = sum(length < limit and not ended for length, ended, _ in rows) / len(rows)
     found = to_window(trl_logs.window_figures(batches))
     assert found is not None
-    at_most = cut_share(found[1], recorded(limit), False)
-    at_least = below_share(found[1], recorded(limit), False)
+    found[1].under = recorded(limit)
+    at_most, at_least = cut_share(found[1], False), below_share(found[1], False)
     assert at_most is not None
     assert at_least is not None
     assert cut <= at_most + 0.005
@@ -52,14 +52,15 @@ def test_the_bounds_hold(seed: int) -> None:
 
 def test_the_guards_own_shares_are_taken_as_they_are() -> None:
     window = Window(truncated=0.25, stopped=0.1, ratio=0.9, mean_length=3.0, max_length=4.0)
-    assert cut_share(window, recorded(8), False) == 0.25
-    assert below_share(window, recorded(8), False) == 0.1
+    window.under = recorded(8)
+    assert cut_share(window, False) == 0.25
+    assert below_share(window, False) == 0.1
 
 
 def test_with_tools_the_lengths_bound_nothing() -> None:
-    window = Window(ratio=0.4, mean_length=3.0, max_length=8.0)
-    assert cut_share(window, recorded(8), True) == 0.4
-    assert below_share(window, recorded(8), True) == 0.0
+    window = Window(ratio=0.4, mean_length=3.0, max_length=8.0, under=recorded(8))
+    assert cut_share(window, True) == 0.4
+    assert below_share(window, True) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -67,41 +68,45 @@ def test_with_tools_the_lengths_bound_nothing() -> None:
     [(90.0, 0.6), (89.0, 0.0)],
 )
 def test_many_unfinished_far_below_the_limit_are_not_cut_by_it(longest: float, cut: float) -> None:
-    window = Window(ratio=0.6, mean_length=70.0, max_length=longest)
-    assert cut_share(window, recorded(100), False) == cut
+    window = Window(ratio=0.6, mean_length=70.0, max_length=longest, under=recorded(100))
+    assert cut_share(window, False) == cut
 
 
 def test_without_a_limit_that_comes_back_many_unfinished_are_not_cut() -> None:
-    window = Window(ratio=1.0, mean_length=70.0, max_length=80.0)
-    assert cut_share(window, Limit(None, False, 90.0, 0, 5), False) == 0.0
-    assert below_share(window, Limit(None, False, 90.0, 0, 5), False) == 1.0
+    under = Under(None, "open", least=90.0)
+    window = Window(ratio=1.0, mean_length=70.0, max_length=80.0, under=under)
+    assert cut_share(window, False) == 0.0
+    assert below_share(window, False) == 1.0
 
 
 def test_a_single_entry_without_a_limit_is_bounded_by_its_longest() -> None:
     window = Window(ratio=1.0, mean_length=41.0, max_length=81.0)
     assert find_limit(trace(window)) == Limit(None, False, 81.0, 0, 1)
-    assert cut_share(window, find_limit(trace(window)), False) == 0.5
+    assert cut_share(window, False) == 0.5
 
 
 def test_a_ratio_without_lengths_is_taken_as_it_is() -> None:
     window = Window(ratio=0.3)
-    assert cut_share(window, find_limit(trace(window)), False) == 0.3
+    find_limit(trace(window))
+    assert cut_share(window, False) == 0.3
     one_token = Window(ratio=0.3, mean_length=1.0, max_length=1.0)
-    assert cut_share(one_token, find_limit(trace(one_token)), False) == 0.3
+    find_limit(trace(one_token))
+    assert cut_share(one_token, False) == 0.3
 
 
 def test_of_mean_lengths_alone_a_pile_up_tells() -> None:
     means = [Window(mean_length=mean) for mean in (100.0, 100.0, 50.5)]
     limit = find_limit(trace(*means))
     assert limit == Limit(100, True, 100.0, 2, 3)
-    assert [cut_share(w, limit, False) for w in means] == [1.0, 1.0, 0.5]
-    assert below_share(means[0], limit, False) is None
+    assert [cut_share(w, False) for w in means] == [1.0, 1.0, 0.5]
+    assert below_share(means[0], False) is None
 
 
 def test_mean_lengths_below_a_recorded_limit_tell_nothing() -> None:
     window = Window(mean_length=60.0)
-    assert cut_share(window, find_limit(trace(window, limit=100)), False) is None
-    assert cut_share(Window(), recorded(100), False) is None
+    find_limit(trace(window, limit=100))
+    assert cut_share(window, False) is None
+    assert cut_share(Window(under=recorded(100)), False) is None
 
 
 def test_a_recorded_limit_is_not_assumed() -> None:
@@ -114,8 +119,8 @@ def test_a_recorded_limit_is_not_assumed() -> None:
     [
         ([64.0, 64.0, 50.0], [0.1, 0.1, 0.0], 64),
         ([64.0, 60.0, 50.0], [0.1, 0.1, 0.0], None),  # it does not come back
-        ([64.0, 64.0, *[9.0] * 8], [0.1] * 10, 64),
-        ([64.0, 64.0, *[9.0] * 9], [0.1] * 11, None),  # too seldom
+        ([64.0, 64.0, *map(float, range(20, 28))], [0.1] * 10, 64),
+        ([64.0, 64.0, *map(float, range(20, 29))], [0.1] * 11, None),  # too seldom
         ([64.0, 64.0], [0.0, 0.0], None),  # nothing was cut there
         ([64.5, 64.5], [0.1, 0.1], None),  # no batch has half a token
         ([], [], None),
@@ -154,3 +159,9 @@ def test_evaluations_hint_at_the_limit_too() -> None:
         )
     )
     assert found == Limit(64, True, 30.0, 0, 1)
+
+
+def test_empty_completions_make_no_share_below_none() -> None:
+    window = Window(ratio=0.6, mean_length=0.0, max_length=100.0, under=recorded(100))
+    assert (cut_share(window, False), below_share(window, False)) == (0.0, 0.6)
+    assert cut_share(Window(mean_length=0.0, under=recorded(100)), False) == 0.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -130,10 +131,10 @@ def test_entries_are_numbered_where_not_all_tell_their_steps(tmp_path: Path, tex
 @pytest.mark.parametrize(
     "line",
     [
-        "{'step': 7, 'reward': 0.5}",
-        '{"step": 7, "metrics": {"reward": 0.5}}',
-        "[metrics] step 7: {'reward': 0.5}",
-        "Global_Step=7 {'reward': 0.5}",
+        "{'step': 7, 'reward': 0.5, 'reward_std': 0.1}",
+        '{"step": 7, "metrics": {"reward": 0.5, "reward_std": 0.1}}',
+        "[metrics] step 7: {'reward': 0.5, 'reward_std': 0.1}",
+        "Global_Step=7 {'reward': 0.5, 'reward_std': 0.1}",
     ],
 )
 def test_a_step_in_or_before_an_entry_is_its_own(tmp_path: Path, line: str) -> None:
@@ -223,12 +224,137 @@ def test_settings_that_are_printed_are_taken(
 
 def test_the_guards_metrics_show_that_it_was_on(tmp_path: Path) -> None:
     lines = [
-        "{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 16}",
-        "{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 32}",
-        "{'reward': 1, 'loss': 0, 'tools/call_frequency': 0.5}",
+        *["{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 16}"]
+        * 2,
+        *["{'reward': 1, 'truncation_guard/truncated_share': 0.5, 'truncation_guard/limit': 32}"]
+        * 2,
+        "{'reward': 1, 'reward_std': 0, 'tools/call_frequency': 0.5}",
     ]
     trace = read(tmp_path, "\n".join(lines))
     assert trace.guarded
     assert trace.mode is None
     assert (trace.limit, trace.limits) == (32, (16, 32))
     assert trace.with_tools
+
+
+# --- what other people print ----------------------------------------------------------------------
+
+TRLS = "{'loss': 0.1, 'reward': 0.25, 'reward_std': 0.5, 'completions/clipped_ratio': 0.75}"
+USERS = [
+    "{'step': 3, 'reward': 0.9}",
+    "{'epoch': 0.5, 'step': 3, 'reward': 0.9}",
+    '{"step": 3, "reward": 0.9, "completion": "x"}',
+    "[{'step': 1, 'reward': 0.9}, {'step': 2, 'reward': 0.9}]",
+    "reward_func {'reward': 0.9, 'answer': '42', 'step': 7}",
+]
+
+
+@pytest.mark.parametrize("line", USERS)
+def test_a_reward_that_a_script_prints_is_no_entry(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, f"{line}\n").training == []
+    trace = read(tmp_path, f"{line}\n{TRLS}\n{line}\n{line}\n")
+    assert [(window.reward, window.step) for window in trace.training] == [(0.25, 1.0)]
+
+
+def test_lines_of_another_trainer_count_only_where_there_are_none_of_trl(tmp_path: Path) -> None:
+    other = "{'step': 3, 'loss': 0.1, 'reward': 0.9}"
+    assert [w.reward for w in read(tmp_path, f"{other}\n").training] == [0.9]
+    assert [w.reward for w in read(tmp_path, f"{other}\n{TRLS}\n{other}\n").training] == [0.25]
+
+
+def test_an_entry_that_two_processes_print_counts_once(tmp_path: Path) -> None:
+    lines = [f"{{'num_tokens': {n}, 'reward': 0.5, 'reward_std': 0.1}}" for n in (10, 20, 30)]
+    assert len(read(tmp_path, "\n".join(lines + lines[-1:] * 2)).training) == 3
+    assert len(read(tmp_path, f"{TRLS}\n{TRLS}\n").training) == 2  # nothing tells them apart
+
+
+def test_colours_within_an_entry_are_taken_out(tmp_path: Path) -> None:
+    text = "{\x1b[32m'reward'\x1b[0m: 0.5, \x1b[32m'completions/clipped_ratio'\x1b[0m: 0.25}\n"
+    assert [(w.reward, w.ratio) for w in read(tmp_path, text).training] == [(0.5, 0.25)]
+
+
+@pytest.mark.parametrize("other", ["[rank1] {x}", "{'a': 1}", "\\frac{1}{2}"])
+def test_of_an_entry_that_another_process_wrote_into_the_rest_counts(
+    tmp_path: Path, other: str
+) -> None:
+    text = f"{{'loss': 0.1, {other} 'reward': 0.5, 'completions/clipped_ratio': 0.25}}\n"
+    trace = read(tmp_path, text)
+    assert [(w.reward, w.ratio) for w in trace.training] == [(0.5, 0.25)]
+    assert trace.notes[0] == "Of 1 entries that are cut only a part could be read."
+
+
+# --- braces of other text -------------------------------------------------------------------------
+
+LATEX = (
+    "so \\frac{1}{2} of \\sqrt{x_{1}^{2}} is \\text{ the reward of } \\boxed{42} \\left\\{ "
+    "\\{1\\} {\n"
+)
+
+
+def test_printed_latex_neither_hides_nor_makes_entries(tmp_path: Path) -> None:
+    text = "".join(LATEX * 20 + entry(n / 10, n / 10) for n in range(1, 6))
+    trace = read(tmp_path, text)
+    assert ratios(trace) == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert not any("cut" in note for note in trace.notes)
+
+
+def test_an_entry_after_other_text_in_one_endless_line_is_found(tmp_path: Path) -> None:
+    """Lines are read in pieces, and an entry may lie over the border of two."""
+    for length in range(65_500, 65_540, 3):
+        text = LATEX.rstrip("\n") * 2 + "x" * length + " " + entry(0.1, 0.3).rstrip("\n") + LATEX
+        assert ratios(read(tmp_path, text[-length - 400 :])) == [0.3], length
+
+
+def test_a_bar_after_an_open_brace_still_tells_the_step(tmp_path: Path) -> None:
+    steps = "".join(f"{TRLS}\n{LATEX} {n}/6 [00:00<\n" for n in (1, 2))
+    assert [window.step for window in read(tmp_path, steps).training] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("noise", ["{", "{'a", '{ "', "{\n", "{'\n", "}", "{'reward\n", "{}" * 50])
+def test_the_time_for_a_log_grows_with_its_length_alone(tmp_path: Path, noise: str) -> None:
+    """Ten times the text in much less than a hundred times the time."""
+    (tmp_path / "a.log").write_text(noise * 20_000)
+    (tmp_path / "b.log").write_text(noise * 200_000)
+
+    def seconds(name: str) -> float:
+        start = time.process_time()
+        read_log(tmp_path / name, "utf-8")
+        return time.process_time() - start
+
+    assert seconds("b.log") < 30 * max(min(seconds("a.log") for _ in range(3)), 0.01)
+
+
+# --- the limit of each part -----------------------------------------------------------------------
+
+
+def at(limit: int, epoch: float) -> str:
+    figures = {"completions/clipped_ratio": 1.0, "completions/max_length": float(limit)}
+    return f"{figures | {'completions/mean_length': float(limit), 'epoch': epoch}}\n"
+
+
+def test_a_setting_that_is_printed_again_counts_from_there_on(tmp_path: Path) -> None:
+    before = "".join(at(256, n / 10) for n in (1, 2, 3))
+    after = "".join(at(512, n / 10) for n in (4, 5))
+    trace = read(tmp_path, f"max_completion_length=256\n{before}max_completion_length=512\n{after}")
+    assert [window.limit for window in trace.training] == [256, 256, 256, 512, 512]
+    assert (trace.limit, trace.limits) == (512, (256, 512))
+    late = read(tmp_path, f"{before}max_completion_length=256\n")
+    assert [window.limit for window in late.training] == [256] * 3
+
+
+def test_short_completions_of_one_length_do_not_speak_against_a_setting(tmp_path: Path) -> None:
+    text = "".join(at(20, n / 10) for n in range(5))
+    assert read(tmp_path, f"max_completion_length=512\n{text}").limit == 512
+    text = "".join(at(128, n / 10) for n in range(5))
+    assert read(tmp_path, f"max_completion_length=512\n{text}").limit is None
+
+
+def test_warn_lines_name_limits_exactly(tmp_path: Path) -> None:
+    warn = (
+        "[truncation-guard] WARN limit-raised step=7 mode=downweight limit=16 raised_to=32 "
+        "window_share=0.8 | a -> b\n"
+    )
+    metrics = {"reward": 1, "truncation_guard/truncated_share": 0.5}
+    one, mean, two = (f"{metrics | {'truncation_guard/limit': n}}\n" for n in (16, 24, 32))
+    trace = read(tmp_path, one + warn + mean + two)
+    assert [window.limit for window in trace.training] == [16, None, 32]

@@ -32,7 +32,8 @@ EXPECTED = [
         "all_truncated_nan.log",
         "is",
         "100% of the completions were cut off at 400 tokens at the end, and most of the "
-        "time all rewards are equal; stop tokens that do not fire would look the same",
+        "time all rewards are equal; stop tokens that do not fire would look the same, and that "
+        "this length is the limit is assumed",
         "truncated",
         "pile-up warned no-signal reward guarded stop-tokens",
     ),
@@ -125,7 +126,7 @@ EXPECTED = [
         "is",
         "100% of the completions were cut off at 512 tokens at the end, and most of the "
         "time all rewards are equal, as far as a single entry tells; stop tokens that do "
-        "not fire would look the same",
+        "not fire would look the same, and that this length is the limit is assumed",
         "truncated",
         "pile-up default-limit warned no-signal reward guarded stop-tokens",
     ),
@@ -180,7 +181,7 @@ EXPECTED = [
         "64.1% of the completions were cut off at 1024 tokens at the end, and the reward "
         "does not rise; but what ends does so much earlier, so a longer limit may not help",
         "truncated",
-        "pile-up warned reward guarded stop-tokens",
+        "pile-up warned reward guarded two-lengths",
     ),
     Expected(
         "trl_0_15_mean_length.log",
@@ -271,8 +272,8 @@ def test_a_log_without_metric_lines_is_refused() -> None:
     path = LOGS / "no_metrics.log"
     message = (
         f"{path} has no metric line: no Python dict or JSON with a reward or completions/*. Pass a "
-        "run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json or "
-        "completions/*.parquet), a trainer_state.json, or a training log."
+        "run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json, a log "
+        "or completions/*.parquet), a trainer_state.json, or a training log."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         diagnose(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from pyarrow import parquet
 from truncation_guard.diagnosis.sources import read_run
 
 REMEDY = (
-    "Pass a run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json or "
-    "completions/*.parquet), a trainer_state.json, or a training log."
+    "Pass a run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json, a "
+    "log or completions/*.parquet), a trainer_state.json, or a training log."
 )
 GUARD = {"truncation_guard/truncated_share": 0.5, "reward": 0.5}
 
@@ -276,3 +277,79 @@ def test_a_broken_table_is_refused(tmp_path: Path) -> None:
         read_run(path)
     assert str(error.value).startswith(f"{path} cannot be read as a parquet table (")
     assert str(error.value).endswith("). Take it out of the folder, or write it again.")
+
+
+@pytest.mark.parametrize("texts", [("4", "4", "4", "4"), ("4", None, "4.0", "4")])
+def test_steps_that_are_written_as_text_are_numbers(tmp_path: Path, texts: tuple[Any, ...]) -> None:
+    table(tmp_path / "a.parquet", step=list(texts), advantage=["0.5", "-0.5", "0", "0.0"])
+    (window,) = read_run(tmp_path).training
+    assert (window.step, window.silent_groups) == (4.0, 0.5)
+
+
+@pytest.mark.parametrize("column", ["step", "advantage"])
+def test_text_that_is_no_number_is_refused(tmp_path: Path, column: str) -> None:
+    path = table(tmp_path / "a.parquet", **{column: ["1", "two", "1", "1"]})
+    refused(
+        ValueError,
+        path,
+        f"{path} has 'two' in its column {column}, which is no number. Pass tables that TRL wrote "
+        "with log_completions=True.",
+    )
+
+
+def test_a_reward_that_is_no_number_is_left_out_of_a_table(tmp_path: Path) -> None:
+    table(tmp_path / "a.parquet", right=[1.0, float("nan"), 0.0, None])
+    assert read_run(tmp_path).training[0].reward == 0.5
+
+
+# --- a folder with a log --------------------------------------------------------------------------
+
+LINE = "{'reward': 0.5, 'reward_std': 0.1, 'completions/clipped_ratio': %s}\n"
+
+
+@pytest.mark.parametrize("name", ["train.log", "stdout.txt", "slurm-1.out", "slurm-1.err"])
+def test_a_folder_with_a_log_alone_is_read(tmp_path: Path, name: str) -> None:
+    trl_logs.write(tmp_path / name, LINE % 0.25)
+    trl_logs.write(tmp_path / "requirements.txt", "trl\n")
+    (tmp_path / "bytes.out").write_bytes(b"\0\1\2")
+    trace = read_run(tmp_path)
+    assert (trace.source, trace.path) == ("log", str(tmp_path / name))
+    assert [w.ratio for w in trace.training] == [0.25]
+
+
+def test_of_several_logs_the_newest_counts(tmp_path: Path) -> None:
+    for time, name in ((1, "b.log"), (3, "a.log"), (2, "c.log")):
+        os.utime(trl_logs.write(tmp_path / name, LINE % (time / 10)), (time, time))
+    trace = read_run(tmp_path)
+    assert [w.ratio for w in trace.training] == [0.3]
+    assert trace.notes[-1] == "Of the 3 logs in the folder this is the newest."
+
+
+def test_a_log_tells_more_than_tables_and_less_than_a_state(tmp_path: Path) -> None:
+    trl_logs.write(tmp_path / "train.log", LINE % 0.25)
+    table(tmp_path / "completions" / "completions_00004.parquet")
+    assert read_run(tmp_path).source == "log"
+    state(tmp_path, "checkpoint-2", 2)
+    assert read_run(tmp_path).source == "trainer_state"
+
+
+def test_the_state_tells_what_each_reward_function_gave(tmp_path: Path) -> None:
+    record(tmp_path, 0, 1, 2, 9)
+    entries = [
+        (step, {"reward": 1.5, "rewards/a/mean": 0.5, "rewards/b/mean": step / 10})
+        for step in (1, 4)
+    ]
+    trl_logs.write(tmp_path / "trainer_state.json", trl_logs.state(entries, 9))
+    found = [window.function_means for window in read_run(tmp_path).training]
+    assert found == [(0.1, 0.5), (0.1, 0.5), (0.4, 0.5), (0.4, 0.5)]
+
+
+def test_what_is_broken_gives_way_to_a_log(tmp_path: Path) -> None:
+    torn = trl_logs.write(tmp_path / "truncation_guard.jsonl", "torn\n")
+    empty = trl_logs.write(tmp_path / "checkpoint-1" / "trainer_state.json", "{}")
+    trl_logs.write(tmp_path / "train.log", LINE % 0.25)
+    trace = read_run(tmp_path)
+    assert trace.source == "log"
+    first, second = trace.notes[-2:]
+    assert first.startswith(f"Passed over: {torn} has no generation batch.")
+    assert second.startswith(f"Passed over: {empty} cannot be read as a trainer_state.json")

@@ -108,7 +108,7 @@ def test_digits_that_printing_lost_come_back_where_a_round_number_tells_them(
 ) -> None:
     metrics = {"completions/max_length": printed, "truncation_guard/limit": printed}
     assert window(metrics, printed=True).max_length == length
-    assert window(metrics, printed=True).limit == length
+    assert window(metrics, printed=True).logged_limit == length
 
 
 def test_numbers_of_a_state_are_taken_as_they_are() -> None:
@@ -165,3 +165,34 @@ def test_calls_of_tools_are_noticed() -> None:
 )
 def test_an_entry_about_something_else_is_none(metrics: dict[str, Any]) -> None:
     assert to_window(metrics) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("completions/clipped_ratio", [-0.1, 1.1, 7, 1e308]),
+        ("completions/max_length", [-1, 1e16, 1e99]),
+        ("completions/mean_length", [-1, 1e16]),
+        ("truncation_guard/truncated_share", [-0.1, 2]),
+        ("reward", [1e100, -1e300, float("nan"), float("inf"), 10**400, "1" * 500]),
+    ],
+)
+def test_what_nothing_can_measure_is_not_taken(name: str, values: list[Any]) -> None:
+    for value in values:
+        assert to_window({name: value, "reward_std": 0.5}) == to_window({"reward_std": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("metrics", "means"),
+    [
+        ({"rewards/a/mean": 0.5, "rewards/b/mean": 0.25, "rewards/a/std": 9.0}, (0.25, 0.5)),
+        ({"rewards/a": 0.5}, (0.5, 0.5)),  # before TRL 0.16
+        ({"train/rewards/a/mean": 0.5, "rewards/overlong_punishment/mean": -1.0}, (0.5, 0.5)),
+        ({"rewards/length_penalty/mean": 0.0}, None),
+        ({"eval_rewards/a/mean": 0.5}, None),
+    ],
+)
+def test_the_lowest_and_highest_mean_of_a_reward_function(
+    metrics: dict[str, float], means: tuple[float, float] | None
+) -> None:
+    assert window({"reward": 0.5} | metrics).function_means == means

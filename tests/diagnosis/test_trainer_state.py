@@ -148,3 +148,43 @@ def test_a_state_without_a_rollout_is_refused(tmp_path: Path, text: str, message
     path = write(tmp_path, text)
     with pytest.raises(ValueError, match=f"^{re.escape(f'{path} {message} {REMEDY}')}$"):
         read_trainer_state(path)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def test_what_is_nested_too_deeply_breaks_off_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="an entry of its log_history is nested too deeply"):
+        read_trainer_state(write(tmp_path, f'{{"log_history": [{DEEP}]}}'))
+    entry = '{"reward": 1, "step": 1}'
+    trace = read_trainer_state(write(tmp_path, f'{{"log_history": [{entry}, {DEEP}]}}'))
+    assert (len(trace.training), trace.broken) == (1, True)
+    trace = read_trainer_state(write(tmp_path, f'{{"log_history": [{entry}], "x": {DEEP}}}'))
+    assert (len(trace.training), trace.broken) == (1, True)
+    assert trace.notes == [
+        f"{tmp_path / 'trainer_state.json'} is broken: what follows its log_history is nested too "
+        "deeply. What comes before was read."
+    ]
+
+
+def test_numbers_beyond_every_float_are_not_known(tmp_path: Path) -> None:
+    text = (
+        '{"log_history": [{"reward": 1e400, "reward_std": 0.5, "step": 1}, '
+        f'{{"reward": 1{"0" * 400}, "reward_std": NaN, "step": 1{"0" * 400}, '
+        '"completions/clipped_ratio": 0.5}]}'
+    )
+    trace = read_trainer_state(write(tmp_path, text))
+    assert [(w.reward, w.step, w.ratio) for w in trace.training] == [
+        (None, 1.0, None),
+        (None, None, 0.5),
+    ]
+
+
+def test_a_mean_of_two_limits_is_none_of_them(tmp_path: Path) -> None:
+    means = [16.0, 16.0, 24.0, 32.0, 32.0]
+    entries = [
+        (step, {"truncation_guard/truncated_share": 0.9, "truncation_guard/limit": mean})
+        for step, mean in enumerate(means, start=1)
+    ]
+    trace = read_trainer_state(write(tmp_path, trl_logs.state(entries, 5)))
+    assert (trace.limit, trace.limits) == (32, (16, 32))

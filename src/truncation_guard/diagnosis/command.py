@@ -6,6 +6,7 @@ into, so that a script can ask.
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 _HELP = "explain a finished run: is truncation what held it back?"
@@ -17,7 +18,8 @@ def add_diagnose_command(subparsers: Any) -> None:
         "diagnose",
         help=_HELP,
         description="Say from what a run of GRPOTrainer or RLOOTrainer left behind whether "
-        "truncation is what held it back. Exit status: 0 healthy, 1 findings, 2 unusable input.",
+        "truncation is what held it back. Exit status: 0 healthy, 1 findings, or a run that does "
+        "not tell whether completions were cut off, 2 unusable input.",
     )
     parser.add_argument(
         "path",
@@ -33,17 +35,22 @@ def run(options: argparse.Namespace) -> int:
     """Print the diagnosis.
 
     Returns:
-        0 for a healthy run, 1 where there are findings.
+        0 for a healthy run, 1 where there are findings, or where nothing can be said.
 
     Raises:
         OSError: for what does not exist or cannot be opened.
-        ValueError: for what cannot be read.
+        ValueError: for what cannot be read, and for a plot that is no PNG file.
         ImportError: for a plot without matplotlib.
     """
     from truncation_guard.diagnosis.diagnosing import diagnose
 
+    if options.plot is not None:
+        from truncation_guard.pictures import check_picture
+
+        check_picture(Path(options.plot))
     diagnosis = diagnose(options.path)
     if options.plot is not None:
         diagnosis.plot(options.plot)
-    print(json.dumps(diagnosis.to_dict()) if options.json else diagnosis)  # noqa: T201
+    as_json = options.json and json.dumps(diagnosis.to_dict(), allow_nan=False)
+    print(as_json or diagnosis)  # noqa: T201
     return 0 if diagnosis.healthy else 1

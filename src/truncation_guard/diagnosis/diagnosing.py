@@ -32,8 +32,13 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether there is nothing to look into; what is unknown does not count."""
-        return not any(is_bad(finding.severity) for finding in self.findings)
+        """Whether truncation is not what holds it back, and there is nothing else to look into.
+
+        A single answer that is unknown does not count against a run; one that does not tell
+        whether completions were cut off is not healthy.
+        """
+        is_any_bad = any(is_bad(finding.severity) for finding in self.findings)
+        return self.verdict.answer == "is not" and not is_any_bad
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values, but for the run itself."""

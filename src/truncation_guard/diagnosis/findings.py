@@ -19,6 +19,8 @@ _HALF = 0.5
 _COVERAGE = 0.95
 _DEFAULTS = (256, 512)
 _ACTING = ("downweight", "exclude", "penalize")
+_NOT_OF_TRUNCATION = ("config", "limit-ignored", "loss-scale", "measured-only")
+"""WARN codes about the set-up, which say nothing about completions that were cut."""
 
 
 def find_all(trace: RunTrace, measures: Measures) -> tuple[Finding, ...]:
@@ -28,11 +30,18 @@ def find_all(trace: RunTrace, measures: Measures) -> tuple[Finding, ...]:
 
 
 def _pile_up(trace: RunTrace, measures: Measures) -> Finding:
+    evidence: Evidence
     limit, cut = measures.limit, measures.cut
-    if cut is None or limit.entries == 0:
-        return word("pile-up", "unknown", {"source": trace.source})
+    is_mean = limit.tokens is None and any(w.logged_limit is not None for w in trace.training)
+    if cut is None or limit.entries == 0 or is_mean:
+        evidence = {
+            "source": trace.source,
+            "constant_length": measures.constant_length,
+            "is_mean": is_mean,
+        }
+        return word("pile-up", "unknown", evidence)
     at_limit = max(cut.last - (measures.elsewhere or 0.0), 0.0)
-    evidence: Evidence = {
+    evidence = {
         "limit": limit.tokens,
         "assumed": limit.assumed,
         "share": at_limit,
@@ -88,10 +97,12 @@ def _from_sample(sample: LengthSample, limit: int | None) -> Finding:
 
 
 def _truncated(trace: RunTrace, measures: Measures) -> Finding:
+    evidence: Evidence
     cut = measures.cut
     if cut is None:
-        return word("truncated", "unknown", {"source": trace.source})
-    evidence: Evidence = {
+        evidence = {"source": trace.source, "constant_length": measures.constant_length}
+        return word("truncated", "unknown", evidence)
+    evidence = {
         "share": cut.overall,
         "first": cut.first,
         "last": cut.last,
@@ -113,11 +124,13 @@ def _warned(trace: RunTrace, measures: Measures) -> Finding | None:
         return None
     if trace.warned is None:
         return word("warned", "unknown", {"guarded": trace.guarded})
-    codes = ", ".join(sorted(trace.warned))
+    lines = {code: n for code, n in trace.warned.items() if code not in _NOT_OF_TRUNCATION}
+    codes = ", ".join(sorted(lines))
     is_fine = bool(codes) or cut.last <= NOTABLE
     evidence: Evidence = {
         "codes": codes,
-        "lines": sum(trace.warned.values()) if trace.source == "log" else None,
+        "lines": sum(lines.values()) if trace.source == "log" else None,
+        "others": ", ".join(sorted(trace.warned.keys() - lines.keys())),
         "guarded": trace.guarded,
     }
     return word("warned", "fine" if is_fine else "warning", evidence)
@@ -126,9 +139,11 @@ def _warned(trace: RunTrace, measures: Measures) -> Finding | None:
 def _no_signal(trace: RunTrace, measures: Measures) -> Finding:
     if measures.silent is None:
         return word("no-signal", "unknown", {"source": trace.source})
+    evidence: Evidence = {"share": measures.silent}
     # Where the reward has risen, they may be equal because most problems are solved by now.
-    is_bad = measures.silent >= _HALF and measures.reward_change != "rises"
-    return word("no-signal", "warning" if is_bad else "fine", {"share": measures.silent})
+    if measures.silent < _HALF or measures.learns:
+        return word("no-signal", "fine", evidence)
+    return word("no-signal", "unknown" if _may_be_solved(measures) else "warning", evidence)
 
 
 def _reward(trace: RunTrace, measures: Measures) -> Finding:
@@ -142,11 +157,22 @@ def _reward(trace: RunTrace, measures: Measures) -> Finding:
         "entries": reward.entries,
         "change": change,
         "uniform": measures.uniform,
+        "top": measures.top,
         **_steps(trace, measures),
     }
+    if measures.learns:
+        return word("reward", "fine", evidence)
+    if _may_be_solved(measures):
+        return word("reward", "unknown", evidence)
     if change is None and not uniform:
         return word("reward", "unknown", evidence)
-    return word("reward", "fine" if change == "rises" else "warning", evidence)
+    return word("reward", "warning", evidence)
+
+
+def _may_be_solved(measures: Measures) -> bool:
+    """Whether hardly any rewards differ, at a height that may be the most that can be had."""
+    hardly_cut = measures.cut is None or measures.cut.last <= NOTABLE
+    return measures.top == "unknown" and measures.reward_change != "falls" and hardly_cut
 
 
 def _guarded(trace: RunTrace, measures: Measures) -> Finding:

@@ -12,6 +12,7 @@ from truncation_guard.diagnosis.trace import RunTrace, Window, number
 from truncation_guard.lengths import LengthSample
 from truncation_guard.record import RecordedRun, batch_lengths, read_record
 
+_MOST = 10**15
 _LAST_PART = 5
 _ENOUGH = 512
 """Completions; with fewer in the last fifth the sample reaches further back."""
@@ -42,8 +43,9 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
     unreadable = 0
     for (split, step, _), batch in sorted(run.batches.items(), key=lambda item: item[0][1:]):
         try:
-            window = _window(batch, step)
-        except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
+            batch = {**batch, "limit": _whole(batch["limit"], least=1, or_none=True)}
+            window = _window(batch, _whole(step))
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             unreadable += 1
             continue
         (training if split == "train" else evaluation).append(window)
@@ -57,13 +59,14 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
     limits = [window.limit for window in training or evaluation if window.limit is not None]
     mode = batches[-1].get("mode") if batches else run.start.get("mode")
     notes = [f"{unreadable} generation batches could not be read."] if unreadable else []
+    if run.torn:
+        notes.append(f"{run.torn} lines of the record are no JSON and were passed over.")
     return RunTrace(
         source="record",
         path=str(path),
         training=training,
         evaluation=evaluation,
         limit=limits[-1] if limits else None,
-        limits=tuple(dict.fromkeys(limits)),
         mode=mode if isinstance(mode, str) else None,
         guarded=True,
         sample=_recent_sample(batches),
@@ -71,11 +74,16 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
     )
 
 
-def _window(batch: Mapping[str, Any], step: int) -> Window:
+def _window(batch: Mapping[str, Any], step: int | None) -> Window:
     ended, cut = (batch_lengths(batch, name) for name in ("ended", "cut"))
     completions = ended.total() + cut.total()
     causes = batch["causes"]
-    silent, groups, limit = batch["groups_without_signal"], batch["groups"], batch["limit"]
+    silent, groups = batch["groups_without_signal"], batch["groups"]
+    counted = [batch["truncated"], batch["stopped"], causes["context"], causes["tool"]]
+    if max(counted) > completions or (silent or 0) > groups:
+        raise ValueError("more than there are")
+    for number_of in (completions, groups, silent or 0, *counted, *ended, *cut):
+        _whole(number_of)
     lengths = [*ended, *cut]
     tokens = sum(n * count for part in (ended, cut) for n, count in part.items())
     terminated = sum(n * count for n, count in ended.items())
@@ -90,8 +98,23 @@ def _window(batch: Mapping[str, Any], step: int) -> Window:
         ended_length=terminated / ended.total() if ended else None,
         reward=number(batch["reward"]),
         silent_groups=None if silent is None else silent / groups,
-        limit=limit if isinstance(limit, int) else None,
+        limit=batch["limit"],
     )
+
+
+def _whole(value: Any, *, least: int = 0, or_none: bool = False) -> int | None:
+    """A count or a length.
+
+    Raises:
+        ValueError: for what is none, or beyond what any run has.
+    """
+    if value is None and or_none:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise ValueError(f"{value!r} is no whole number")
+    if not least <= value <= _MOST:
+        raise ValueError(f"{value!r} is beyond what any run has")
+    return int(value)
 
 
 def _recent_sample(batches: Sequence[Mapping[str, Any]]) -> LengthSample | None:

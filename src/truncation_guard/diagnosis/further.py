@@ -4,9 +4,11 @@ The one idea: here nothing is said where there is nothing, unlike in the checkli
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from truncation_guard.diagnosis.finding import Evidence, Finding
 from truncation_guard.diagnosis.measures import CLEAR, NOTABLE, Measures
+from truncation_guard.diagnosis.phases import phases
 from truncation_guard.diagnosis.trace import RunTrace
 from truncation_guard.diagnosis.wording import word
 
@@ -26,22 +28,24 @@ def further_findings(trace: RunTrace, measures: Measures) -> list[Finding]:
 
 
 def _stop_tokens(trace: RunTrace, measures: Measures) -> Finding | None:
-    """Nothing ends, or all that ends does so long before the limit."""
-    cut, limit = measures.cut, measures.limit.tokens
+    """Nothing ends."""
+    cut, limit = measures.cut_last_limit, measures.limit.tokens
+    if cut is None or limit is None or (measures.elsewhere or 0) > _MUCH:
+        return None
+    if cut.overall < _NEARLY_ALL:
+        return None
+    return word("stop-tokens", "warning", {"limit": limit, "share": cut.overall})
+
+
+def _two_lengths(trace: RunTrace, measures: Measures) -> Finding | None:
+    """All that ends does so long before the limit: stop tokens fire, and many run on."""
+    cut, limit, ended = measures.cut, measures.limit.tokens, measures.ended_length
     if cut is None or cut.last <= _MUCH or limit is None or (measures.elsewhere or 0) > _MUCH:
         return None
-    evidence: Evidence = {
-        "limit": limit,
-        "share": cut.last,
-        "ended_length": measures.ended_length,
-        "nothing_ended": cut.overall >= _NEARLY_ALL,
-    }
-    if evidence["nothing_ended"]:
-        return word("stop-tokens", "warning", evidence)
-    ended = measures.ended_length
     if ended is None or ended > _SHORT * limit:
         return None
-    return word("stop-tokens", "warning", evidence)
+    evidence: Evidence = {"limit": limit, "share": cut.last, "ended_length": ended}
+    return word("two-lengths", "warning", evidence)
 
 
 def _elsewhere(trace: RunTrace, measures: Measures) -> Finding | None:
@@ -52,7 +56,7 @@ def _elsewhere(trace: RunTrace, measures: Measures) -> Finding | None:
 
 
 def _rising(trace: RunTrace, measures: Measures) -> Finding | None:
-    cut = measures.cut
+    cut = measures.cut_last_limit  # another limit cuts another share
     if cut is None or cut.last <= NOTABLE or cut.last - cut.lowest < max(_RISE, CLEAR * cut.noise):
         return None
     known = trace.masked or trace.mode in _PUSH_NOTHING_BACK
@@ -70,6 +74,9 @@ def _rising(trace: RunTrace, measures: Measures) -> Finding | None:
 
 def _short_unfinished(trace: RunTrace, measures: Measures) -> Finding | None:
     below = measures.below
+    if measures.constant_length is not None:
+        constant: Evidence = {"constant_length": measures.constant_length}
+        return word("short-unfinished", "warning", constant)
     if below is None or below <= NOTABLE:
         return None
     evidence: Evidence = {
@@ -91,8 +98,12 @@ def _short_unfinished(trace: RunTrace, measures: Measures) -> Finding | None:
 
 def _limit_unknown(trace: RunTrace, measures: Measures) -> Finding | None:
     limit = measures.limit
-    if trace.limit is not None or limit.entries == 0:
+    if limit.entries == 0 or measures.constant_length is not None:
         return None
+    if limit.tokens is not None and not limit.assumed:
+        return None
+    if any(window.logged_limit is not None for window in trace.training):
+        return None  # it changed: see there
     evidence: Evidence = {
         "assumed": limit.tokens,
         "entries_at_limit": limit.entries_at_it,
@@ -103,9 +114,19 @@ def _limit_unknown(trace: RunTrace, measures: Measures) -> Finding | None:
 
 
 def _limit_changed(trace: RunTrace, measures: Measures) -> Finding | None:
-    if len(trace.limits) < 2:
+    found = phases(trace.training)
+    means = [w.step for w in trace.training if w.logged_limit is not None and w.limit is None]
+    if len({phase.tokens for phase in found}) < 2 and not means:
         return None
-    return word("limit-changed", "fine", {"limits": list(trace.limits)})
+    evidence: Evidence = {
+        "limits": [phase.tokens for phase in found],
+        "phases": [asdict(phase) for phase in found],
+        "means": len(means),
+        "entries": len(trace.training),
+        "assumed": any(phase.assumed for phase in found),
+        "steps_known": trace.steps_known,
+    }
+    return word("limit-changed", "fine", evidence)
 
 
 def _keys_missing(trace: RunTrace, measures: Measures) -> Finding | None:
@@ -125,6 +146,7 @@ def _keys_missing(trace: RunTrace, measures: Measures) -> Finding | None:
 
 _CHECKS: tuple[Callable[[RunTrace, Measures], Finding | None], ...] = (
     _stop_tokens,
+    _two_lengths,
     _elsewhere,
     _rising,
     _short_unfinished,

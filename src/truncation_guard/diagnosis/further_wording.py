@@ -5,28 +5,27 @@ The one idea: each names what to look at before the limit is raised in vain.
 
 from collections.abc import Callable
 
-from truncation_guard.diagnosis.finding import Evidence, Severity, share_text
+from truncation_guard.diagnosis.finding import Evidence, Severity, share_text, unit_text
 
 ADD_A_GUARD = "add a TruncationGuardCallback"
 
 
 def _stop_tokens(severity: Severity, evidence: Evidence) -> tuple[str, str]:
-    limit = evidence["limit"]
-    remedy = (
-        "before raising the limit look at some completions: if they go on after their answer, add "
-        "the end-of-turn token to model.generation_config.eos_token_id"
-    )
-    if evidence["nothing_ended"]:
-        return (
-            f"no completion ever ended before {limit} tokens: either all need more, or no stop "
-            "token fires",
-            remedy,
-        )
     return (
-        f"{share_text(evidence['share'])} of the completions ran into {limit} tokens while the "
-        f"others ended after {evidence['ended_length']:.3g} on average: this is no tail of long "
-        "answers, these do not end",
-        f"{remedy}; otherwise look for repetition",
+        f"no completion ever ended before {evidence['limit']} tokens: either all need more, or no "
+        "stop token fires",
+        "before raising the limit look at some completions: if they go on after their answer, add "
+        "the end-of-turn token to model.generation_config.eos_token_id",
+    )
+
+
+def _two_lengths(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    return (
+        f"{share_text(evidence['share'])} of the completions ran into {evidence['limit']} tokens "
+        f"while the others ended after {evidence['ended_length']:.3g} on average: stop tokens do "
+        "fire, and the rest either need far more or never end",
+        "before raising the limit look at some that were cut: do they repeat themselves, go on "
+        "after their answer, or belong to harder prompts?",
     )
 
 
@@ -51,6 +50,13 @@ def _rising(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 
 def _short_unfinished(severity: Severity, evidence: Evidence) -> tuple[str, str]:
+    if "constant_length" in evidence:
+        return (
+            f"all completions are {evidence['constant_length']} tokens long and count as clipped: "
+            "either that is the limit, or they are short and TRL does not know what ends them",
+            "compare with max_completion_length in the run's configuration: if that is higher, "
+            "look for a stop token that tokenizer and generation config do not name",
+        )
     share = share_text(evidence["share"])
     if evidence["guarded"]:
         fact = f"{share} of the completions ended below every limit without a stop token"
@@ -93,7 +99,33 @@ def _limit_unknown(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 
 def _limit_changed(severity: Severity, evidence: Evidence) -> tuple[str, str]:
-    return f"the limit changed during the run: {', '.join(map(str, evidence['limits']))} tokens", ""
+    unit = unit_text(evidence["steps_known"])
+    means = ""
+    if evidence["means"]:
+        entries = f"{evidence['means']} of {evidence['entries']} entries"
+        means = f"in {entries} only a mean of limits is logged"
+    if not any(evidence["limits"]):
+        return f"the limit changed during the run: {means}", ""
+    parts = [
+        f"{_length(phase)} tokens{_when(phase, number, len(evidence['phases']), unit)}"
+        for number, phase in enumerate(evidence["phases"])
+    ]
+    assumed = ", as the longest completions show" if evidence["assumed"] else ""
+    tail = f" ({means})" if means else ""
+    return f"the limit changed during the run{assumed}: {', then '.join(parts)}{tail}", ""
+
+
+def _length(phase: Evidence) -> str:
+    return f"at least {phase['least']:g}" if phase["tokens"] is None else str(phase["tokens"])
+
+
+def _when(phase: Evidence, number: int, phases: int, unit: str) -> str:
+    first, last = phase["first_step"], phase["last_step"]
+    if first is None or last is None:
+        return ""
+    if number == phases - 1 and phases > 1:
+        return f" from {unit} {first:g} on"
+    return f" up to {unit} {last:g}" if number == 0 else f" from {unit} {first:g} to {last:g}"
 
 
 def _metrics_missing(severity: Severity, evidence: Evidence) -> tuple[str, str]:
@@ -114,6 +146,7 @@ def _metrics_missing(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 FURTHER_WORDING: dict[str, Callable[[Severity, Evidence], tuple[str, str]]] = {
     "stop-tokens": _stop_tokens,
+    "two-lengths": _two_lengths,
     "cut-elsewhere": _cut_elsewhere,
     "rising": _rising,
     "short-unfinished": _short_unfinished,

@@ -6,38 +6,47 @@ reads as an entry of `Trainer` is one, and half of an entry is better than none.
 
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from truncation_guard.diagnosis.log_pieces import Piece, pieces
+from truncation_guard.diagnosis.phases import doubtful_lengths, settle_logged_limits
 from truncation_guard.diagnosis.restarts import drop_what_was_done_again
 from truncation_guard.diagnosis.trace import RunTrace, Window, to_window
 
-_ENTRY = re.compile(r"\{[^{}]*\}")
-_OPEN = re.compile(r"\{\s*(?:['\"][^{}]*)?$")
 _PAIR = re.compile(
     r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|([^,'"{}()]*(?:\([^()]*\))?))\s*(?=[,}])"""
 )
-_BAR = re.compile(r"\b(\d+)/(\d+) \[")
-_STEP = re.compile(r"\b(?:global_?)?step['\"]?\s*[:= ]\s*(\d+)\b", re.IGNORECASE)
-_PREFIX = 200
 _WARN = re.compile(r"\[truncation-guard\] WARN (\S+) step=\d+ mode=(\S+) ([^|]*)")
-_LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d+)\b")
+_LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d{1,15})\b")
+_WARNED_LIMIT = re.compile(r"\b(limit|raised_to)=(\d{1,15})\b")
 _MASKED = re.compile(r"mask_truncated_completions['\"]?\s*[=: ]\s*(True|true|False|false)")
 _PILE = 0.2
 """Share of the entries whose longest completion has one length, where a limit is near."""
-_OF_A_TRAINER = ("epoch", "loss", "grad_norm", "learning_rate", "reward_std", "step", "eval_loss")
-"""One of these is in every entry that `Trainer` prints, or in what is left of it."""
-_LONGEST_ENTRY = 20_000
-"""Characters; a brace that stands open for longer is none of an entry."""
+_OF_TRL = re.compile(
+    r"['\"](?:eval_(?:\w+_)?(?:loss|runtime)|(?:train/|eval[/_])?(?:\w+_)?"
+    r"(?:completions/|completion_length|truncation_guard/|rewards/|reward_std|frac_reward_zero_std))"
+)
+"""Names that nothing else prints; TRL and `Trainer` log some of them with every reward."""
+_OF_A_TRAINER = re.compile(
+    r"['\"](?:train/\w+|eval[/_]\w+|loss|grad_norm|learning_rate|kl|num_tokens|entropy)['\"]"
+)
+"""Names that are left of an entry of `Trainer` that was cut, or of one of another trainer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     training: bool
     window: Window
+    of_trl: bool
+    """Whether it has a name that nothing but TRL logs."""
+    is_cut: bool
+    number: int
+    """Its place among all entries."""
     bar: tuple[int, int] | None = None
     """Steps done and to do, of the progress bar that is drawn again after the entry."""
 
@@ -47,12 +56,16 @@ class _Log:
     entries: list[_Entry] = field(default_factory=list)
     warned: list[tuple[int, str]] = field(default_factory=list)
     """Number of entries before it, and the code."""
+    limits: list[tuple[int, int]] = field(default_factory=list)
+    """Number of entries before it, and a limit that is written there."""
+    exact: set[int] = field(default_factory=set)
+    """Limits that the guard's WARN lines name."""
     mode: str | None = None
     guarded: bool = False
     masked: bool | None = None
-    limit: int | None = None
     with_tools: bool = False
-    cut: int = 0
+    last: str = ""
+    """The text of the last entry."""
 
 
 def read_log(path: Path, encoding: str) -> RunTrace:
@@ -67,62 +80,37 @@ def read_log(path: Path, encoding: str) -> RunTrace:
     """
     log = _Log()
     with path.open(encoding=encoding, errors="replace") as file:
-        for text in _pieces(file, log):
-            _take(text, log)
+        for piece in pieces(file):
+            if piece.kind == "setting":
+                _look_for_settings(piece.text, log)
+            elif piece.kind == "entry":
+                _take(piece, log)
+            elif log.entries and log.entries[-1].bar is None:
+                done, total = piece.text.split("/")
+                log.entries[-1].bar = int(done), int(total)
     return _to_trace(log, path)
 
 
-def _pieces(lines: Iterable[str], log: _Log) -> Iterator[str]:
-    """The text of every entry; all else is looked at on the way."""
-    waiting = ""
-    for line in lines:
-        if "max_completion_length" in line or "truncat" in line:
-            _look_for_settings(line, log)
-        if waiting:
-            together = waiting + line.rstrip("\n")
-            closes = "}" in line and "{" not in line.split("}", 1)[0]
-            if closes or ("{" not in line and len(together) < _LONGEST_ENTRY):
-                waiting, line = "", together
-            else:
-                yield waiting
-                waiting = ""
-        before, brace, _ = line.partition("{")
-        if log.entries and log.entries[-1].bar is None and (bar := _BAR.search(before)):
-            log.entries[-1].bar = (int(bar[1]), int(bar[2]))
-        if not brace:
-            if "}" in line:
-                yield line  # the end of an entry whose beginning is gone
-            continue
-        for found in _ENTRY.finditer(line):
-            yield _with_step(line, found) if found.start() else found[0]
-        opened = _OPEN.search(line) if line.rfind("{") > line.rfind("}") else None
-        waiting = opened[0].rstrip("\n") if opened else ""
-    if waiting:
-        yield waiting
-
-
-def _with_step(line: str, entry: re.Match[str]) -> str:
-    """The entry, with the step that stands before it: outside of nested JSON, or in a prefix."""
-    before = line[max(entry.start() - _PREFIX, 0) : entry.start()]
-    step = _STEP.search(before)
-    return entry[0] if step is None else f"{{'step': {step[1]}, {entry[0][1:]}"
-
-
-def _take(text: str, log: _Log) -> None:
-    if "reward" not in text and "completion" not in text and "truncation_guard" not in text:
-        return
+def _take(piece: Piece, log: _Log) -> None:
+    text = piece.text
+    is_cut = not (text.startswith("{") and text.endswith("}"))
+    of_trl = "'reward_std'" in text or _OF_TRL.search(text) is not None
+    of_trl |= is_cut and "epoch" in text
+    if not of_trl and not _OF_A_TRAINER.search(text):
+        return  # a reward that something else printed
+    if text == log.last and "num_tokens" in text:
+        return  # printed twice, by two callbacks or processes: the tokens seen had not grown
     metrics = _parse(text)
+    if piece.step is not None:
+        metrics.setdefault("step", piece.step)
     printed = any(isinstance(value, str) for value in metrics.values())
     found = to_window(metrics, printed=printed)
     if found is None:
         return
+    log.last = text
     training, window, called = found
-    shares = (window.mean_length, window.ratio, window.truncated)
-    if not any(name in metrics for name in _OF_A_TRAINER) and shares == (None, None, None):
-        return  # a reward that something else printed
     log.with_tools |= called
-    log.cut += not (text.startswith("{") and text.endswith("}"))
-    log.entries.append(_Entry(training, window))
+    log.entries.append(_Entry(training, window, of_trl, is_cut, len(log.entries)))
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -144,35 +132,39 @@ def _look_for_settings(line: str, log: _Log) -> None:
         if warn:
             log.warned.append((len(log.entries), warn[1]))
             log.mode = warn[2]
-            limit = re.search(r"\blimit=(\d+)", warn[3])
-            log.limit = int(limit[1]) if limit else log.limit
+            for _, tokens in _WARNED_LIMIT.findall(warn[3]):
+                log.limits.append((len(log.entries), int(tokens)))
+                log.exact.add(int(tokens))
         return
     if limit := _LIMIT.search(line):
-        log.limit = int(limit[1])
+        log.limits.append((len(log.entries), int(limit[1])))
     if masked := _MASKED.search(line):
         log.masked = masked[1].lower() == "true"
 
 
 def _to_trace(log: _Log, path: Path) -> RunTrace:
-    kept, notes = drop_what_was_done_again(log.entries, lambda entry: entry.window.epoch)
-    if log.cut:
-        notes.append(f"Of {log.cut} entries that are cut only a part could be read.")
-    first = len(log.entries) if not kept else log.entries.index(kept[0])
+    # Where TRL's entries are, what else speaks of a reward is none of them.
+    has_trls = any(entry.of_trl and not entry.is_cut for entry in log.entries)
+    entries = [e for e in log.entries if e.of_trl or e.is_cut or not has_trls]
+    kept, notes = drop_what_was_done_again(entries, lambda entry: entry.window.epoch)
+    cut = sum(entry.is_cut for entry in entries)
+    if cut:
+        notes.append(f"Of {cut} entries that are cut only a part could be read.")
+    first = kept[0].number if kept else len(log.entries)
     steps_known = _set_steps(kept)
     if not steps_known:
         notes.append("The log does not tell its steps: its entries are numbered instead.")
     training = [entry.window for entry in kept if entry.training]
-    recorded = [window.limit for window in training if window.limit is not None]
     guarded = log.guarded or any(entry.window.truncated is not None for entry in kept)
-    limit = recorded[-1] if recorded else _possible(log.limit, training)
+    _set_limits(kept, log)
+    limits = [window.limit for window in training if window.limit is not None]
     return RunTrace(
         source="log",
         path=str(path),
         training=training,
         evaluation=[entry.window for entry in kept if not entry.training],
         steps_known=steps_known,
-        limit=limit,
-        limits=tuple(dict.fromkeys(recorded)) or (() if limit is None else (limit,)),
+        limit=limits[-1] if limits else _only_limit(log, kept),
         mode=log.mode,
         guarded=guarded,
         masked=log.masked,
@@ -180,6 +172,34 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
         with_tools=log.with_tools,
         notes=notes,
     )
+
+
+def _only_limit(log: _Log, kept: list[_Entry]) -> int | None:
+    """The limit that is written in a log without entries of a training."""
+    limits = {tokens for _, tokens in log.limits}
+    is_training = any(entry.training for entry in kept)
+    return limits.pop() if len(limits) == 1 and not is_training else None
+
+
+def _set_limits(kept: list[_Entry], log: _Log) -> None:
+    """The guard's metrics first; else what is written before an entry, or before the first."""
+    for is_training in (True, False):
+        of_split = [entry.window for entry in kept if entry.training is is_training]
+        settle_logged_limits(of_split, log.exact)
+    if any(entry.window.logged_limit is not None for entry in kept):
+        return
+    written = dict(log.limits)  # of several at one place the last counts
+    places = sorted(written)
+
+    def limit_of(entry: _Entry) -> int | None:
+        before = bisect_right(places, entry.number)
+        return written[places[max(before - 1, 0)]] if places else None
+
+    for limit, group in groupby((entry for entry in kept if entry.training), key=limit_of):
+        of_it = [entry.window for entry in group]
+        limit = _possible(limit, of_it)
+        for window in of_it:
+            window.limit = limit
 
 
 def _possible(limit: int | None, training: list[Window]) -> int | None:
@@ -194,7 +214,8 @@ def _possible(limit: int | None, training: list[Window]) -> int | None:
         return None
     at_longest = [window for window in training if window.max_length == longest]
     piles_up = len(at_longest) >= max(2, _PILE * len(lengths)) and all(w.ratio for w in at_longest)
-    return None if longest < limit and piles_up else limit
+    is_doubtful = longest in doubtful_lengths(training)
+    return None if longest < limit and piles_up and not is_doubtful else limit
 
 
 def _set_steps(entries: list[_Entry]) -> bool:

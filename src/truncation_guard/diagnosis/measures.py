@@ -11,6 +11,7 @@ from math import sqrt
 from statistics import fmean, pvariance
 
 from truncation_guard.diagnosis.limits import Limit, below_share, cut_share, find_limit
+from truncation_guard.diagnosis.phases import last_phase
 from truncation_guard.diagnosis.trace import RunTrace, Window
 
 PARTS = 5
@@ -22,6 +23,8 @@ _ROUNDING = 1e-9
 _ENOUGH_REWARDS = 5
 _SMALL = 0.05
 """Of the whole range of the rewards: less is no change, however sure it is."""
+_NEAR_TOP = 0.9
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Course:
     first: float
     """Mean of the first fifth."""
     last: float
-    """Mean of the last fifth."""
+    """Mean of the last fifth; of what was written under the last limit, where it changed."""
     lowest: float
     """Mean of the lowest fifth."""
     highest: float
@@ -61,6 +64,8 @@ class Measures:
     """First and last step of the training entries."""
     cut: Course | None
     """Share of completions that a limit cut; by TRL's metrics it is at most this."""
+    cut_last_limit: Course | None
+    """The same of the entries that were written under the last limit."""
     bounded: bool
     """Whether `cut` is only an upper bound."""
     unfinished: float | None
@@ -71,9 +76,16 @@ class Measures:
     """Share cut by the context window or the tool loop."""
     ended_length: float | None
     """Mean length of what terminated, in the last fifth."""
+    constant_length: int | None
+    """Tokens, where at the end all completions have this one short length and none ends on a known
+    stop token: it may be the limit or not."""
     reward: Course | None
     reward_change: str | None
     """`rises`, `falls` or `flat`; None with too few entries to tell."""
+    top: str | None
+    """`one`: the reward ended near 1 from all its functions, which is the most that most give.
+    `unknown`: hardly any rewards differ, and they are above 1, so that the most is not known. None:
+    neither."""
     uniform: float | None
     """Share of the entries in which all rewards are equal."""
     silent: float | None
@@ -82,33 +94,47 @@ class Measures:
     """Share of truncated completions in the last evaluation."""
     evaluation_step: float | None
 
+    @property
+    def learns(self) -> bool:
+        """Whether the reward rises, or has nowhere to rise to."""
+        is_at_top = self.top == "one" and self.reward_change != "falls"
+        return self.reward_change == "rises" or is_at_top
+
 
 def measure(trace: RunTrace) -> Measures:
     """The figures of a run."""
     limit = find_limit(trace)
 
+    cuts = {id(w): cut_share(w, trace.with_tools) for w in (*trace.training, *trace.evaluation)}
+
     def cut(window: Window) -> float | None:
-        return cut_share(window, limit, trace.with_tools)
+        return cuts[id(window)]
 
     training = trace.training
+    under_last = last_phase(training)
+    last_fifth = _last_part(training, under_last)
     spreads = [window.reward_std for window in training if window.reward_std is not None]
     steps = [window.step for window in training if window.step is not None]
     last_evaluation = _last_evaluation(trace.evaluation)
-    below = mean_of(training, lambda w: below_share(w, limit, trace.with_tools))
-    only_means = any(w.unfinished is None and cut(w) is not None for w in training)
+    silent = mean_of(training, lambda w: w.silent_groups)
+    uniform = sum(spread == 0 for spread in spreads) / len(spreads) if spreads else None
+    below = mean_of(training, lambda w: below_share(w, trace.with_tools))
     return Measures(
         limit=limit,
         steps=(steps[0], steps[-1]) if steps else None,
-        cut=_course(training, cut),
-        bounded=not trace.guarded and (bool(below) or only_means),
+        cut=_course(training, cut, under_last),
+        cut_last_limit=_course(under_last, cut, under_last),
+        bounded=any(_is_bound(window, cut(window), trace.with_tools) for window in training),
         unfinished=mean_of(training, lambda w: w.unfinished),
         below=below,
         elsewhere=mean_of(training, lambda w: w.elsewhere),
-        ended_length=_ended_length(_parts(training)[-1] if training else [], limit.tokens),
-        reward=_course(training, lambda w: w.reward),
+        ended_length=_ended_length(last_fifth, limit.tokens),
+        constant_length=_constant_length(last_fifth),
+        reward=_course(training, lambda w: w.reward, training),
         reward_change=_change([w.reward for w in training if w.reward is not None]),
-        uniform=sum(spread == 0 for spread in spreads) / len(spreads) if spreads else None,
-        silent=mean_of(training, lambda w: w.silent_groups),
+        top=_top(training, max(uniform or 0.0, silent or 0.0)),
+        uniform=uniform,
+        silent=silent,
         evaluation_cut=mean_of(last_evaluation, cut),
         evaluation_step=last_evaluation[-1].step if last_evaluation else None,
     )
@@ -126,17 +152,22 @@ def mean_of(windows: Sequence[Window], figure: Callable[[Window], float | None])
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
 
 
-def _course(windows: Sequence[Window], figure: Callable[[Window], float | None]) -> Course | None:
+def _course(
+    windows: Sequence[Window],
+    figure: Callable[[Window], float | None],
+    under_last: Sequence[Window],
+) -> Course | None:
     seen = [window for window in windows if figure(window) is not None]
     if not seen:
         return None
     parts = [mean for part in _parts(seen) if (mean := mean_of(part, figure)) is not None]
+    last = mean_of(_last_part(seen, under_last), figure)
     values = [value for window in seen if (value := figure(window)) is not None]
     top = max(range(len(values)), key=values.__getitem__)
     return Course(
         overall=mean_of(seen, figure) or 0.0,
         first=parts[0],
-        last=parts[-1],
+        last=parts[-1] if last is None else last,
         lowest=min(parts),
         highest=values[top],
         highest_at=seen[top].step or 0.0,
@@ -151,6 +182,48 @@ def _parts(windows: Sequence[Window]) -> list[Sequence[Window]]:
     number = min(PARTS, len(windows))
     edges = [len(windows) * i // number for i in range(number + 1)]
     return [windows[start:end] for start, end in pairwise(edges)]
+
+
+def _last_part(windows: Sequence[Window], under_last: Sequence[Window]) -> Sequence[Window]:
+    """The last fifth, without what was written under an earlier limit or across a change.
+
+    Where the limit changed right at the end, it is what was last written under one limit.
+    """
+    if not windows:
+        return []
+    kept = {id(window) for window in under_last}
+    of_it = [window for window in windows if id(window) in kept]
+    size = len(_parts(windows)[-1])
+    newest = windows[-size:]
+    return [window for window in newest if id(window) in kept] or of_it[-size:] or newest
+
+
+def _is_bound(window: Window, cut: float | None, with_tools: bool) -> bool:
+    """Whether the share that was cut is only an upper bound."""
+    if window.truncated is not None or not cut:
+        return False
+    if window.ratio is None or bool(below_share(window, with_tools)):
+        return True
+    return window.under is not None and window.under.how == "between"
+
+
+def _constant_length(windows: Sequence[Window]) -> int | None:
+    doubtful = [w for w in windows if w.under is not None and w.under.how == "doubtful"]
+    return round(doubtful[-1].longest or 0) if 2 * len(doubtful) > len(windows) else None
+
+
+def _top(windows: Sequence[Window], equal: float) -> str | None:
+    """Whether the reward of the last fifth is the most that can be had, as far as can be known."""
+    rewards = [window for window in windows if window.reward is not None]
+    if not rewards:
+        return None
+    newest = _parts(rewards)[-1]
+    means = [window.function_means or (window.reward, window.reward) for window in newest]
+    lowest = fmean(low or 0.0 for low, _ in means)
+    highest = max(high or 0.0 for _, high in means)
+    if highest > 1 + _ROUNDING:
+        return "unknown" if equal >= _HALF and lowest > 0 else None
+    return "one" if lowest >= _NEAR_TOP else None
 
 
 def _last_above(windows: Sequence[Window], values: Sequence[float]) -> float | None:

@@ -7,6 +7,8 @@ name.
 
 import codecs
 import re
+from bisect import bisect_left
+from itertools import accumulate
 from pathlib import Path
 
 from truncation_guard.completions_tables import find_tables
@@ -18,6 +20,7 @@ from truncation_guard.diagnosis.trainer_state import read_trainer_state
 from truncation_guard.record import FILE_NAME
 
 _STATE = "trainer_state.json"
+_LOGS = (".log", ".txt", ".out", ".err")
 _HEAD = 1 << 20
 _FIRST = 1 << 13
 """Later on, zeros in a text are what a crash left of its end."""
@@ -30,8 +33,8 @@ _BYTE_ORDER_MARKS = {
 }
 """PowerShell writes UTF-16 when output is redirected."""
 _REMEDY = (
-    f"Pass a run's output folder (with {FILE_NAME}, checkpoint-*/{_STATE} or completions/*.parquet)"
-    f", a {_STATE}, or a training log."
+    f"Pass a run's output folder (with {FILE_NAME}, checkpoint-*/{_STATE}, a log or "
+    f"completions/*.parquet), a {_STATE}, or a training log."
 )
 
 
@@ -72,27 +75,53 @@ def _read_file(path: Path) -> RunTrace:
 def _read_folder(path: Path) -> RunTrace:
     record = path / FILE_NAME
     states = _states(path)
+    errors: list[ValueError] = []
     found: RunTrace | None = None
-    passed_over: list[str] = []
     if record.is_file():
         try:
             found = read_guard_record(record)
         except ValueError as error:
-            if not states:
-                raise
-            passed_over.append(f"Passed over: {error}")
+            errors.append(error)
     if found is not None and (found.training or not states):
         if states:
             _add_state(found, states[0])
         return found
-    if states:
-        trace = _read_newest(states)
-        trace.notes.extend(passed_over)
-        return trace
-    tables = find_tables(path)
-    if tables:
-        return read_tables(tables[0].parent, tables)
+    for read in (_read_newest_state, _read_newest_log, _read_all_tables):
+        try:
+            trace = read(path)
+        except ValueError as error:
+            errors.append(error)
+            continue
+        if trace is not None:
+            trace.notes.extend(f"Passed over: {error}" for error in errors)
+            return trace
+    if errors:
+        raise errors[0]
     raise FileNotFoundError(f"{path} has nothing to read in it. {_REMEDY}")
+
+
+def _read_newest_state(folder: Path) -> RunTrace | None:
+    states = _states(folder)
+    return _read_newest(states) if states else None
+
+
+def _read_all_tables(folder: Path) -> RunTrace | None:
+    tables = find_tables(folder)
+    return read_tables(tables[0].parent, tables) if tables else None
+
+
+def _read_newest_log(folder: Path) -> RunTrace | None:
+    """The newest log of a folder that has a metric line."""
+    logs = [file for file in folder.iterdir() if file.suffix in _LOGS and file.is_file()]
+    for log in sorted(logs, key=lambda file: (file.stat().st_mtime, file.name), reverse=True):
+        try:
+            trace = _read_file(log)
+        except ValueError:
+            continue  # another text
+        if len(logs) > 1:
+            trace.notes.append(f"Of the {len(logs)} logs in the folder this is the newest.")
+        return trace
+    return None
 
 
 def _states(path: Path) -> list[Path]:
@@ -135,6 +164,7 @@ def _add_state(trace: RunTrace, state: Path) -> None:
         trace.notes.append(f"Passed over: {error}")
         return
     trace.warned = other.warned if other.guarded else None
+    _add_function_means(trace, other)
     first = trace.training[0].step or 0
     before = [window for window in other.training if (window.step or 0) <= first]
     if before:
@@ -142,3 +172,11 @@ def _add_state(trace: RunTrace, state: Path) -> None:
             f"The record begins at step {first:g}: {len(before)} earlier entries of {state} are "
             "left out."
         )
+
+
+def _add_function_means(trace: RunTrace, state: RunTrace) -> None:
+    """The record holds the sum of the rewards, the state each function's: those of that time."""
+    steps = list(accumulate((window.step or 0.0 for window in state.training), max))
+    for window in trace.training if steps else ():
+        place = min(bisect_left(steps, window.step or 0.0), len(steps) - 1)
+        window.function_means = state.training[place].function_means

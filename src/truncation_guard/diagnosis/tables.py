@@ -6,10 +6,11 @@ completion ended, and nothing is made up for them.
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from truncation_guard.completions_tables import reading
-from truncation_guard.diagnosis.trace import RunTrace, Window
+from truncation_guard.diagnosis.trace import RunTrace, Window, number
 
 _NOT_REWARDS = ("step", "prompt", "completion", "advantage")
 
@@ -43,7 +44,7 @@ def read_tables(folder: Path, files: Sequence[Path]) -> RunTrace:
 def _window(file: Path) -> tuple[Window, float | None]:
     """What a table says of its step, and the mean reward where there is one column of rewards."""
     columns = _columns(file)
-    steps, advantages = columns["step"], columns["advantage"]
+    steps, advantages = (_numbers(file, name, columns[name]) for name in ("step", "advantage"))
     groups: list[bool] = []
     for row, (prompt, advantage) in enumerate(zip(columns["prompt"], advantages, strict=True)):
         if not row or prompt != columns["prompt"][row - 1]:
@@ -54,8 +55,21 @@ def _window(file: Path) -> tuple[Window, float | None]:
         silent_groups=sum(groups) / len(groups) if groups else None,
     )
     rewards = [values for name, values in columns.items() if name not in _NOT_REWARDS]
-    given = [value for value in rewards[0] if value is not None] if len(rewards) == 1 else []
-    return window, sum(given) / len(given) if given else None
+    cells = rewards[0] if len(rewards) == 1 else []
+    given = [value for cell in cells if (value := number(cell)) is not None]
+    return window, fmean(given) if given else None
+
+
+def _numbers(file: Path, name: str, values: Sequence[Any]) -> list[float | None]:
+    """A column of numbers, which may be written as text; None for what is not there, or NaN."""
+    found = [number(value) for value in values]
+    strange = [v for v, n in zip(values, found, strict=True) if n is None and isinstance(v, str)]
+    if strange:
+        raise ValueError(
+            f"{file} has {strange[0]!r} in its column {name}, which is no number. Pass tables that "
+            "TRL wrote with log_completions=True."
+        )
+    return found
 
 
 def _columns(file: Path) -> dict[str, list[Any]]:

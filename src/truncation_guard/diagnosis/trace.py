@@ -14,6 +14,13 @@ from typing import Any, Literal
 from truncation_guard.lengths import LengthSample
 
 SourceKind = Literal["record", "trainer_state", "tables", "log"]
+Standing = Literal["at", "open", "alone", "between", "doubtful"]
+"""What is known of the limit that an entry was written under.
+
+`at`: the limit. `open`: none is recorded, and none shows in the lengths of the entries around it.
+`alone`: likewise, of a single entry. `between`: it changed within this entry or next to it.
+`doubtful`: all completions have one short length, which may be the limit or not.
+"""
 
 _PRINTED_IN_FULL = 10_000
 """transformers 5 prints four significant digits; a length from here on may have lost some."""
@@ -22,6 +29,19 @@ _TOO_FEW_TERMINATED = 0.95
 _WRAPPED = re.compile(r"\(([^(),]*)[^()]*\)$")
 _STEPS = ("step", "global_step", "train/global_step")
 _WHEN = ("step", "epoch")
+_FUNCTION_MEAN = re.compile(r"rewards/(.+?)(?:/mean)?$")
+_PENALTY = re.compile(r"penal|punish", re.IGNORECASE)
+"""Of such a function 0 is the most that can be had, not the least."""
+_LARGEST = 1e100
+"""Beyond it no measurement lies, and the squares of two of them are no number."""
+_ONE = 1 + 1e-6
+_LONGEST = 1e15
+_MOST = {
+    **dict.fromkeys(("truncated", "cause/context", "cause/tool", "stopped", "ratio"), _ONE),
+    **dict.fromkeys(("silent_groups", "guard_silent"), _ONE),
+    **dict.fromkeys(("mean_length", "max_length", "logged_limit", "step"), _LONGEST),
+}
+"""Of these nothing is below 0 or above this: shares, up to rounding, and lengths in tokens."""
 _OLDER = ("completion_length",)
 """TRL's name up to 0.16; Unsloth goes on logging it beside the newer one."""
 _FIELDS = {
@@ -41,8 +61,22 @@ _FIELDS = {
     "truncation_guard/reward": "guard_reward",
     "truncation_guard/reward_terminated": "reward_terminated",
     "truncation_guard/reward_truncated": "reward_truncated",
-    "truncation_guard/limit": "limit",
+    "truncation_guard/limit": "logged_limit",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """The limit of an entry, as far as it is known."""
+
+    tokens: int | None
+    how: Standing
+    assumed: bool = False
+    """Whether only the lengths hint at it."""
+    reached: bool = True
+    """Whether a fifth of the entries under it have a completion of its length."""
+    least: float | None = None
+    """The longest of the entries around, where the limit is not known: it is no shorter."""
 
 
 @dataclass(slots=True)
@@ -78,8 +112,19 @@ class Window:
     """Share of groups whose advantages are all 0, or whose rewards are all equal."""
     reward_terminated: float | None = None
     reward_truncated: float | None = None
+    function_means: tuple[float, float] | None = None
+    """The lowest and the highest mean of a reward function, penalties aside."""
     limit: int | None = None
-    """In tokens; where it was recorded."""
+    """In tokens; where it was recorded, and was one all along."""
+    logged_limit: float | None = None
+    """The guard's metric: the mean of the batches' limits."""
+    under: Under | None = None
+    """The limit that it was written under; `phases` finds it out."""
+
+    @property
+    def longest(self) -> float | None:
+        """The longest length that is known: before TRL 0.17 only the mean is."""
+        return self.mean_length if self.max_length is None else self.max_length
 
     @property
     def unfinished(self) -> float | None:
@@ -124,8 +169,6 @@ class RunTrace:
     """False: entries of a log are numbered, because it does not say its steps."""
     limit: int | None = None
     """The last limit in tokens that is recorded; None where none is."""
-    limits: tuple[int, ...] = ()
-    """All limits of the training, in their order."""
     mode: str | None = None
     """What the guard did about truncated completions; None where that is not recorded."""
     guarded: bool = False
@@ -140,6 +183,11 @@ class RunTrace:
     broken: bool = False
     """Whether the file breaks off."""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """All limits of the training that are recorded, in their order."""
+        return tuple(dict.fromkeys(w.limit for w in self.training if w.limit is not None))
 
 
 def to_window(
@@ -157,10 +205,18 @@ def to_window(
         that is not about rollouts.
     """
     found: dict[tuple[bool, str], float | None] = {}
+    functions: list[float] = []
     for name, value in metrics.items():
         place = _place(name)
-        if place is not None and (place not in found or name not in _OLDER):
-            found[place] = number(value)
+        if place is None:
+            continue
+        if place[1] == "function":
+            mean = number(value)
+            functions += [] if mean is None or not place[0] else [mean]
+        elif place not in found or name not in _OLDER:
+            figure, most = number(value), _MOST.get(place[1])
+            is_possible = figure is None or most is None or 0 <= figure <= most
+            found[place] = figure if is_possible else None
     splits = {
         training
         for (training, key), value in found.items()
@@ -178,23 +234,23 @@ def to_window(
     for guards, trls in (("guard_reward", "reward"), ("guard_silent", "silent_groups")):
         value = figures.pop(guards, None)
         figures[trls] = figures.get(trls) if value is None else value
-    limit = figures.pop("limit", None)
     window = Window(**figures)  # type: ignore[arg-type]  # the names are those of _FIELDS
+    if functions and training:
+        window.function_means = min(functions), max(functions)
     if printed:
         window.max_length = _in_full(window.max_length)
-        limit = _in_full(limit)
-    window.limit = None if limit is None else round(limit)
+        window.logged_limit = _in_full(window.logged_limit)
     return training, window, called
 
 
 def number(value: Any) -> float | None:
-    """A finite number, from whatever was printed for it; None for all else."""
+    """A finite number, from whatever was printed for it; None for all else, and beyond 1e100."""
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         wrapped = _WRAPPED.search(value) if isinstance(value, str) else None
         return None if wrapped is None else number(wrapped[1])  # np.float64(0.5), tensor(0.5)
-    return found if math.isfinite(found) and value is not True and value is not False else None
+    return found if abs(found) < _LARGEST and value is not True and value is not False else None
 
 
 @lru_cache(maxsize=4096)
@@ -211,6 +267,9 @@ def _place(name: str) -> tuple[bool, str] | None:
         if bare not in _FIELDS:  # of one of several evaluation sets, eval_math_reward
             bare = next((name for name in _FIELDS if bare.endswith(f"_{name}")), bare)
     field_name = _FIELDS.get(bare)
+    if field_name is None and (function := _FUNCTION_MEAN.fullmatch(bare)):
+        name = function[1]
+        return None if name.endswith("/std") or _PENALTY.search(name) else (training, "function")
     return None if field_name is None else (training, field_name)
 
 

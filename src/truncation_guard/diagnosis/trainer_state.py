@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from truncation_guard.diagnosis.phases import settle_logged_limits
 from truncation_guard.diagnosis.restarts import drop_what_was_done_again
 from truncation_guard.diagnosis.trace import RunTrace, Window, to_window
 
@@ -43,6 +44,9 @@ class _StateFile:
                 break
             try:
                 entry, position = decode(text, position)
+            except RecursionError:
+                self.broken = "an entry of its log_history is nested too deeply"
+                return
             except ValueError as error:
                 more = self._file.read(_CHUNK)
                 if not more or len(text) - position > _LONGEST_ENTRY:
@@ -56,6 +60,8 @@ class _StateFile:
     def _read_others(self, text: str) -> None:
         try:
             self.others = json.loads(text)
+        except RecursionError:
+            self.broken = "what follows its log_history is nested too deeply"
         except ValueError as error:
             self.broken = f"it breaks off after its log_history ({error})"
 
@@ -85,15 +91,17 @@ def read_trainer_state(path: Path) -> RunTrace:
     if state.broken is not None:
         notes.append(f"{path} is broken: {state.broken}. What comes before was read.")
     training = [window for is_training, window in kept if is_training]
+    evaluation = [window for is_training, window in kept if not is_training]
+    for of_split in (training, evaluation):
+        settle_logged_limits(of_split)
     recorded = [window.limit for window in training if window.limit is not None]
     guarded = any(window.truncated is not None for _, window in kept)
     return RunTrace(
         source="trainer_state",
         path=str(path),
         training=training,
-        evaluation=[window for is_training, window in kept if not is_training],
+        evaluation=evaluation,
         limit=recorded[-1] if recorded else None,
-        limits=tuple(dict.fromkeys(recorded)),
         guarded=guarded,
         warned=codes_said(state.others) or (None if guarded else {}),
         with_tools=with_tools,

@@ -51,6 +51,12 @@ def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> V
 
 def _without_shares(trace: RunTrace, measures: Measures) -> Verdict:
     share = measures.evaluation_cut
+    if measures.constant_length is not None:
+        return Verdict(
+            "may be",
+            f"all completions are {measures.constant_length} tokens long and count as clipped, "
+            "which is either the limit, or no matter of length",
+        )
     if share is None:
         return Verdict("may be", "what there is does not tell whether completions were cut off")
     what = f"{share_text(share)} of the answers were cut off in its last evaluation"
@@ -73,6 +79,8 @@ def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> Verdict:
     reason = f"only {share_text(cut.overall)} of the completions were cut off"
     if cut.highest == 0:
         reason = "no completion was cut off"
+    if measures.learns or measures.top == "unknown":
+        return Verdict("is not", reason)
     if measures.reward_change in ("flat", "falls"):
         return Verdict("is not", f"{reason}, and the reward did not rise all the same")
     return Verdict("is not", reason)
@@ -89,27 +97,28 @@ def _cut(trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, F
     answer: Answer = "may be"
     if much and harm:
         answer, reason = "is", f"{reason}, and {harm}"
-    elif cut.last >= _MOST and measures.reward_change != "rises":
+    elif cut.last >= _MOST and not measures.learns:
         answer = "is"
     elif measures.reward_change == "rises":
         reason += ", but the reward rises"
+    elif measures.learns:
+        reason += ", but the reward is near 1"
     elif harm:
         reason += f", and {harm}"
     if cut.entries == 1:
         reason += ", as far as a single entry tells"
     if "stop-tokens" in found:
-        nothing_ended = found["stop-tokens"].evidence["nothing_ended"]
-        reason += (
-            "; stop tokens that do not fire would look the same"
-            if nothing_ended
-            else "; but what ends does so much earlier, so a longer limit may not help"
-        )
+        reason += "; stop tokens that do not fire would look the same"
+        if measures.limit.assumed:
+            reason += ", and that this length is the limit is assumed"
+    if "two-lengths" in found:
+        reason += "; but what ends does so much earlier, so a longer limit may not help"
     return Verdict(answer, reason)
 
 
 def _harm(measures: Measures) -> str:
     """What a run that does not learn shows; empty where it shows nothing of that."""
-    if measures.reward_change == "rises":
+    if measures.learns:
         return ""
     if measures.uniform is not None and measures.uniform >= _HALF:
         return "most of the time all rewards are equal"

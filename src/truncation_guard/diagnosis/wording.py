@@ -39,6 +39,14 @@ def _bound(evidence: Evidence) -> str:
 
 def _pile_up(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "unknown":
+        if evidence["constant_length"] is not None:
+            return (
+                f"all completions are {evidence['constant_length']} tokens long: whether that is "
+                "the limit is not known",
+                "compare with max_completion_length in the run's configuration",
+            )
+        if evidence["is_mean"]:
+            return "the limit changed within the entries: where lengths pile up is not known", ""
         return f"the lengths of the completions are not in {_SOURCES[evidence['source']]}", _guard()
     longest = f"{evidence['longest']:g}"
     if severity == "fine":
@@ -98,6 +106,8 @@ def _limit_needed(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "unknown":
+        if evidence["constant_length"] is not None:
+            return "all completions were cut off, or none: see short-unfinished", ""
         source = _SOURCES[evidence["source"]]
         return f"how many completions were cut off is not in {source}", _guard()
     if evidence["highest"] == 0:
@@ -119,8 +129,11 @@ def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "unknown":
         return "a guard was on; whether it wrote WARN lines is not recorded", ""
     if not evidence["codes"] and evidence["guarded"]:
+        line = "no WARN line of it"
+        if evidence["others"]:
+            line = f"no WARN line of it but of the set-up ({evidence['others']})"
         return (
-            "a guard was on, and no WARN line of it is in the log",
+            f"a guard was on, and {line} is in the log",
             "log stderr as well (2>&1), and leave warn_above at its default",
         )
     if not evidence["codes"]:
@@ -130,13 +143,15 @@ def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 
 def _no_signal(severity: Severity, evidence: Evidence) -> tuple[str, str]:
-    if severity == "unknown":
+    if "source" in evidence:
         return f"how many groups had no signal is not in {_SOURCES[evidence['source']]}", ""
     fact = (
         f"{share_text(evidence['share'])} of the groups taught nothing: all their advantages are 0"
     )
     if severity == "fine":
         return fact, ""
+    if severity == "unknown":
+        return f"{fact}: fine, if the problems are solved", ""
     return fact, (
         "end truncation first, where there is some; then make the problems easier or harder, or "
         "raise num_generations"
@@ -150,6 +165,13 @@ def _reward(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if evidence["entries"] == 1:
         fact = f"the reward is {evidence['first']:.3g}"
     fact += span_text(evidence)
+    if evidence["top"] == "one" and severity == "fine" and evidence["change"] != "rises":
+        return f"{fact}: near 1, the most that a reward function usually gives", ""
+    if evidence["top"] == "unknown" and severity == "unknown":
+        return (
+            f"{fact}, and most rewards are equal: fine, if that is the most that can be had",
+            "compare with what the reward functions give at most",
+        )
     if severity == "unknown":
         return f"{fact}; {evidence['entries']} entries are too few to tell a change from noise", ""
     fact += {"falls": ": it falls", "flat": ": it is flat"}.get(evidence["change"], "")
