@@ -13,10 +13,14 @@ The quickstart, the tests and the benchmarks share this module.
 
 import random
 import re
+import warnings
 import zlib
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from datasets import Dataset
+import transformers
+from datasets import Dataset, disable_progress_bars
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
@@ -43,6 +47,25 @@ TEACH_STEPS = 1100
 TEACH_BATCH = 16
 TEACH_LEARNING_RATE = 5e-3
 TEACH_WARMUP = 0.1  # share of the steps over which the learning rate rises
+
+# Arguments of a TRL config for a training that stays on the CPU and prints nothing by itself.
+ON_THE_CPU: dict[str, Any] = {
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "logging_steps": 1,
+    "report_to": "none",
+    "save_strategy": "no",
+    "disable_tqdm": True,
+}
+
+
+def keep_quiet() -> None:
+    """Keeps an example's output to what it has to say, for the rest of the process."""
+    transformers.logging.set_verbosity_error()
+    # TRL 1.16 sets gradient checkpointing by a name that transformers 5.24 calls deprecated.
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
+    disable_progress_bars()
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -191,14 +214,32 @@ def teach(
         prompt + answer_text([int(term) for term in prompt[:-1].split("+")], slips) + EOS
         for prompt in problems(steps * TEACH_BATCH, seed)["prompt"]
     ]
+    batches = (
+        _teaching_batch(tokenizer, texts[start : start + TEACH_BATCH])
+        for start in range(0, len(texts), TEACH_BATCH)
+    )
+    return fit(model, batches, steps)
+
+
+def fit(model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]], steps: int) -> float:
+    """Trains the model by plain supervised learning, in place.
+
+    Args:
+        model: The model to train.
+        batches: `input_ids`, `attention_mask` and `labels` of each step.
+        steps: How many of them there are; the learning rate rises and falls over these.
+
+    Returns:
+        The mean loss per labelled token of the last step, in nats.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=TEACH_LEARNING_RATE, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step / steps + 0.001) / TEACH_WARMUP, 1.0, 1.0 - step / steps)
     )
     model.train()
     loss = torch.zeros(())
-    for start in range(0, steps * TEACH_BATCH, TEACH_BATCH):
-        loss = model(**_teaching_batch(tokenizer, texts[start : start + TEACH_BATCH])).loss
+    for batch in batches:
+        loss = model(**batch).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
