@@ -43,6 +43,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
+import quiet
 import sums
 from truncation_guard import TruncationGuardCallback
 
@@ -362,7 +363,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Runs the three acts and prints the table."""
     options = parse_options()
-    sums.keep_quiet()
+    quiet.keep_quiet()
     start = time.monotonic()
 
     print("== Preparing the model", flush=True)

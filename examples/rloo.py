@@ -23,6 +23,7 @@ from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl import RLOOConfig, RLOOTrainer
 
+import quiet
 import sums
 from truncation_guard import TruncationGuardCallback
 
@@ -65,7 +66,7 @@ def first_step(
                 num_generations=NUM_GENERATIONS,
                 per_device_train_batch_size=GENERATION_BATCH,
                 beta=0.0,  # without a reference model, the gradient is that of the advantages alone
-                **sums.ON_THE_CPU,
+                **quiet.ON_THE_CPU,
             ),
             train_dataset=sums.problems(512, seed=1000),
             processing_class=tokenizer,
@@ -79,7 +80,7 @@ def first_step(
 
 def main() -> None:
     """Teaches the model, trains it in each mode and prints the table."""
-    sums.keep_quiet()
+    quiet.keep_quiet()
     torch.set_num_threads(1)  # as fast for matrices this small
     start = time.monotonic()
 

@@ -13,14 +13,11 @@ The quickstart, the tests and the benchmarks share this module.
 
 import random
 import re
-import warnings
 import zlib
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-import transformers
-from datasets import Dataset, disable_progress_bars
+from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
@@ -47,25 +44,6 @@ TEACH_STEPS = 1100
 TEACH_BATCH = 16
 TEACH_LEARNING_RATE = 5e-3
 TEACH_WARMUP = 0.1  # share of the steps over which the learning rate rises
-
-# Arguments of a TRL config for a training that stays on the CPU and prints nothing by itself.
-ON_THE_CPU: dict[str, Any] = {
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "logging_steps": 1,
-    "report_to": "none",
-    "save_strategy": "no",
-    "disable_tqdm": True,
-}
-
-
-def keep_quiet() -> None:
-    """Keeps an example's output to what it has to say, for the rest of the process."""
-    transformers.logging.set_verbosity_error()
-    # TRL 1.16 sets gradient checkpointing by a name that transformers 5.24 calls deprecated.
-    warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
-    disable_progress_bars()
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

@@ -35,6 +35,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+import quiet
 import sums
 from truncation_guard import TruncationGuardCallback
 
@@ -217,7 +218,7 @@ def train(
                 warmup_steps=STEPS // 10,
                 num_generations=NUM_GENERATIONS,
                 per_device_train_batch_size=GENERATION_BATCH,
-                **sums.ON_THE_CPU,
+                **quiet.ON_THE_CPU,
             ),
             train_dataset=chat_problems(PROBLEMS, seed=1000),
             processing_class=tokenizer,
@@ -261,7 +262,7 @@ def outcome_table(acts: list[Act]) -> Table:
 
 def main() -> None:
     """Teaches the model, trains it twice and prints the table."""
-    sums.keep_quiet()
+    quiet.keep_quiet()
     torch.set_num_threads(1)  # as fast for matrices this small
     start = time.monotonic()
 
