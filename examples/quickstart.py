@@ -24,15 +24,13 @@ import copy
 import re
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
 import torch
-import transformers
-from datasets import Dataset, disable_progress_bars, load_dataset
+from datasets import Dataset, load_dataset
 from rich.console import Console
 from rich.table import Table
 from transformers import (
@@ -45,6 +43,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
+import quiet
 import sums
 from truncation_guard import TruncationGuardCallback
 
@@ -364,10 +363,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Runs the three acts and prints the table."""
     options = parse_options()
-    transformers.logging.set_verbosity_error()
-    # TRL 1.16 sets gradient checkpointing by a name that transformers 5.24 calls deprecated.
-    warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
-    disable_progress_bars()
+    quiet.keep_quiet()
     start = time.monotonic()
 
     print("== Preparing the model", flush=True)

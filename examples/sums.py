@@ -14,7 +14,7 @@ The quickstart, the tests and the benchmarks share this module.
 import random
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from datasets import Dataset
@@ -194,14 +194,32 @@ def teach(
         prompt + write([int(term) for term in prompt[:-1].split("+")], slips) + EOS
         for prompt in problems(steps * TEACH_BATCH, seed)["prompt"]
     ]
+    batches = (
+        _teaching_batch(tokenizer, texts[start : start + TEACH_BATCH])
+        for start in range(0, len(texts), TEACH_BATCH)
+    )
+    return fit(model, batches, steps)
+
+
+def fit(model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]], steps: int) -> float:
+    """Trains the model by plain supervised learning, in place.
+
+    Args:
+        model: The model to train.
+        batches: `input_ids`, `attention_mask` and `labels` of each step.
+        steps: How many of them there are; the learning rate rises and falls over these.
+
+    Returns:
+        The mean loss per labelled token of the last step, in nats.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=TEACH_LEARNING_RATE, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step / steps + 0.001) / TEACH_WARMUP, 1.0, 1.0 - step / steps)
     )
     model.train()
     loss = torch.zeros(())
-    for start in range(0, steps * TEACH_BATCH, TEACH_BATCH):
-        loss = model(**_teaching_batch(tokenizer, texts[start : start + TEACH_BATCH])).loss
+    for batch in batches:
+        loss = model(**batch).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

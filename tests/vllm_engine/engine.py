@@ -105,27 +105,34 @@ def leave(folder: Path, result: Any) -> None:
     os._exit(0)
 
 
-def save_model(folder: Path) -> None:
-    """One layer of a Llama with heads of 32, which vLLM can do on a CPU, and 16 words."""
+def save_model(folder: Path, tokenizer: Any = None, window: int = 64) -> None:
+    """One layer of a Llama with heads of 32, which vLLM can do on a CPU.
+
+    Args:
+        folder: where it goes.
+        tokenizer: None: one of 16 words.
+        window: tokens that prompt and completion may have together.
+    """
     import tiny
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
+    tokenizer = tokenizer or tiny.tokenizer(additional_special_tokens=[])
     config = LlamaConfig(
-        vocab_size=16,
+        vocab_size=len(tokenizer),
         hidden_size=64,
         intermediate_size=64,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=tiny.PAD,
-        eos_token_id=EOS,
+        max_position_embeddings=window,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
-    tiny.tokenizer(additional_special_tokens=[]).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def make_trainer(
@@ -157,7 +164,7 @@ def make_trainer(
         _be_content_with_a_cpu()
         where: dict[str, Any] = {"vllm_mode": "server", "vllm_server_base_url": address}
     else:
-        _make_colocation_work_on_a_cpu()
+        make_colocation_work_on_a_cpu()
         where = {"vllm_mode": "colocate", "vllm_max_model_length": WINDOW}
     settings = {
         "use_vllm": True,
@@ -179,7 +186,7 @@ def words(count: int, first: int = 0) -> str:
     return " ".join(f"w{3 + (first + i) % 12}" for i in range(count))
 
 
-def _make_colocation_work_on_a_cpu() -> None:
+def make_colocation_work_on_a_cpu() -> None:
     """Let the weights of vLLM 0.31 stay where TRL's weight sync finds them.
 
     It packs those of a linear layer and empties them; those of the output layer, which may be tied,
@@ -215,9 +222,10 @@ def _be_content_with_a_cpu() -> None:
 
 @contextmanager
 def _started(arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    tests = str(Path(__file__).parents[1])
+    here = Path(__file__).parents
+    paths = [str(here[1]), str(here[2] / "examples")]
     before = os.environ["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in os.environ else []
-    environment = os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([tests, *before])}
+    environment = os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([*paths, *before])}
     with log.open("wb") as output:
         running = subprocess.Popen(
             [sys.executable, *arguments],
