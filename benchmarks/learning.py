@@ -37,15 +37,12 @@ import logging
 import multiprocessing
 import tempfile
 import time
-import warnings
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import transformers
-from datasets import disable_progress_bars
 from transformers import TrainerCallback
 from trl.rewards import get_soft_overlong_punishment
 
@@ -56,6 +53,7 @@ from learning_task import (
     HELD_OUT,
     PROFILED_PROMPTS,
     TEACHERS,
+    keep_quiet,
     measure,
     quickstart,
     start_of,
@@ -228,11 +226,8 @@ def run(cell: Cell) -> dict[str, Any]:
 
 def work(folder: Path, cells: list[Cell]) -> None:
     """Trains the cells that are neither done nor worked on, one after the other."""
-    transformers.logging.set_verbosity_error()
+    keep_quiet()
     logging.getLogger("truncation_guard").setLevel(logging.ERROR)
-    # TRL 1.16 sets gradient checkpointing by a name that transformers 5.24 calls deprecated.
-    warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
-    disable_progress_bars()
     cache = Cache(folder)
     for number, cell in enumerate(cells, start=1):
         with cache.claim(cell.key) as mine:

@@ -17,6 +17,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import quickstart
 import sums
+from quiet import keep_quiet as keep_quiet
 
 GENEROUS_LIMIT = quickstart.GENEROUS_LIMIT
 HELD_OUT = 1024  # problems
