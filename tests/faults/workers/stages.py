@@ -1,4 +1,4 @@
-"""What `test_faults.py` wants to know of two processes: trainings whose guards fail."""
+"""What `test_stages.py` wants to know of two processes: trainings whose guards fail."""
 
 import sys
 from contextlib import nullcontext
@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import tiny
-from integration import canned, faults
+from faults import stages
+from faults.stages import POINTS, Fault
+from integration import canned
 from integration.distributed import quit_now, scenario, settle_down
-from integration.faults import POINTS, Fault
 
 from truncation_guard import TruncationGuardCallback
 
@@ -18,7 +19,7 @@ FOLDER = Path(sys.argv[1])
 def train(name: str, on: dict[int, Fault], folder: str = "faulty", **kwargs: Any) -> None:
     """A scenario with a fault on these ranks."""
     here = [on[canned.RANK]] if canned.RANK in on else []
-    scenario(name, lambda: faults.train(FOLDER / folder, *here, **kwargs))
+    scenario(name, lambda: stages.train(FOLDER / folder, *here, **kwargs))
 
 
 def evaluation_alone() -> list[str]:
@@ -33,22 +34,22 @@ def evaluation_alone() -> list[str]:
 def everything() -> None:
     train("no guard", {}, mode=None)
     train("no fault", {})
-    for name, ranks in faults.ONE_FAULT:
-        train(faults.scenario(name, ranks), {rank: Fault(POINTS[name]) for rank in ranks})
-    for name in faults.STAGES:
+    for name, ranks in stages.ONE_FAULT:
+        train(stages.scenario(name, ranks), {rank: Fault(POINTS[name]) for rank in ranks})
+    for name in stages.STAGES:
         train(f"exclude: {name} on 1", {1: Fault(POINTS[name])}, mode="exclude")
     train("describe in the first batch", {1: Fault(POINTS["describe"], batch=0)}, mode="exclude")
-    for first, when, second in faults.TWO_FAULTS:
-        batch = faults.FAULTY_BATCH + (when == "later ")
+    for first, when, second in stages.TWO_FAULTS:
+        batch = stages.FAULTY_BATCH + (when == "later ")
         on = {0: Fault(POINTS[first]), 1: Fault(POINTS[second], batch=batch)}
         train(f"{first} on 0, {when}{second} on 1", on)
     for name, rank in (("describe", 1), ("report", 0)):
         train(f"{name} sleeps", {rank: Fault(POINTS[name], seconds=1.0)})
-    for name, results in faults.NONSENSE.items():
+    for name, results in stages.NONSENSE.items():
         if name != "changes":
             for kind, result in results.items():
                 train(f"{name} returns {kind}", {1: Fault(POINTS[name], result)})
-    for name, (rank, point, calls) in faults.EVENTS.items():
+    for name, (rank, point, calls) in stages.EVENTS.items():
         train(
             name,
             {rank: Fault(point, batch=calls)},
@@ -61,7 +62,7 @@ def everything() -> None:
         )
     scenario("evaluation alone", evaluation_alone)
     # Last: should the guard let one of these through, the others wait for a process that raised.
-    for kind, result in faults.NONSENSE["changes"].items():
+    for kind, result in stages.NONSENSE["changes"].items():
         train(f"changes returns {kind}", {1: Fault(POINTS["changes"], result)})
 
 
