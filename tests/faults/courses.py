@@ -60,6 +60,10 @@ VERDICTS: list[tuple[int, Sequence[Sequence[int]]]] = [
     (64, [*_ENDS[:32], *[[5] * 63] * 32]),  # context
 ]
 """Limit and completions of batches for which the monitor has something else to say each time."""
+ONE_SIDED: list[tuple[int, Sequence[Sequence[int]]]] = [
+    (8, [*_cut(1)[: ROWS * 3 // 4], *_cut(4)[ROWS * 3 // 4 :]])
+] * 2
+"""Over four processes the last one has truncated rows only."""
 CHATS = Dataset.from_dict(
     {"prompt": [[{"role": "user", "content": f"w{3 + i % 12}"}] for i in range(64)]}
 )

@@ -15,7 +15,7 @@ from truncation_guard.record import FILE_NAME, read_record
 
 WORKER = Path(__file__).parent / "workers" / "killed.py"
 PLACES = {"record": 4, "state": 2, "no state": 2}
-"""Where it is killed -> its last whole checkpoint. Eight steps, and a checkpoint after every second."""
+"""Where it is killed -> the step of its last whole checkpoint."""
 SETTINGS: dict[str, Any] = {
     "max_steps": 8,
     "save_strategy": "steps",

@@ -1,4 +1,4 @@
-"""Ten thousand generation batches: memory stays where it was, and the record grows by a line each."""
+"""Ten thousand generation batches: memory stays flat, and the record grows by a line for each."""
 
 from __future__ import annotations
 
