@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from faults import stages
-from faults.stages import POINTS, STAGES, Fault
+from faults.stages import POINTS, STAGES, fault
 from integration import canned
 from integration.distributed import Launch, launch
 
@@ -210,9 +210,8 @@ class TestOnOneProcess:
     def test_switches_off(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, mode: str
     ) -> None:
-        fault = Fault(POINTS[name])
-        result = stages.train(tmp_path, fault, mode=mode)
-        assert fault.fired
+        result = stages.train(tmp_path, fault(POINTS[name]), mode=mode)
+        assert result["fired"] == [True]
         batches = guarded_batches(name, here=True)
         in_rewards = 2 if (name, mode) == ("changes", "exclude") else batches
         guarded = [number for half in GUARDED[mode] for number in half]
@@ -228,7 +227,7 @@ class TestOnOneProcess:
     def test_nonsense_is_a_fault(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str
     ) -> None:
-        result = stages.train(tmp_path, Fault(POINTS[name], stages.NONSENSE[name][kind]))
+        result = stages.train(tmp_path, fault(POINTS[name], stages.NONSENSE[name][kind]))
         guarded = [number for half in GUARDED["downweight"] for number in half]
         check_advantages(result["advantages"], guarded, [*GIVEN[0], *GIVEN[1]], 1)
         check_logged(result, 1)
@@ -237,7 +236,7 @@ class TestOnOneProcess:
     def test_what_follows_is_a_training_without_a_guard_from_where_it_failed(
         self, tmp_path: Path
     ) -> None:
-        failed = stages.train(tmp_path, Fault(POINTS["Reporter.batch"]), mode="exclude")
+        failed = stages.train(tmp_path, fault(POINTS["Reporter.batch"]), mode="exclude")
         guard = TruncationGuardCallback(mode="exclude")
         made = canned.trainer(tmp_path, canned.FAULTY, guard, max_steps=4, loss_type="dapo")
         made.add_callback(canned.AtStep(2, lambda: made.remove_callback(guard)))

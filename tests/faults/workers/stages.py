@@ -7,7 +7,8 @@ from typing import Any
 
 import tiny
 from faults import stages
-from faults.stages import POINTS, Fault
+from faults.injecting import Fault
+from faults.stages import POINTS, fault
 from integration import canned
 from integration.distributed import quit_now, scenario, settle_down
 
@@ -26,7 +27,7 @@ def evaluation_alone() -> list[str]:
     """The names of the guard's metrics, of two evaluations without a training."""
     guard = TruncationGuardCallback()
     made = canned.trainer(FOLDER / "evaluation", canned.FAULTY, guard, eval_dataset=tiny.prompts(2))
-    with Fault(POINTS["describe"], batch=0) if canned.RANK == 1 else nullcontext():
+    with fault(POINTS["describe"], batch=0) if canned.RANK == 1 else nullcontext():
         metrics = [made.evaluate(), made.evaluate()]
     return [name for logged in metrics for name in logged if canned.GUARD in name]
 
@@ -35,24 +36,24 @@ def everything() -> None:
     train("no guard", {}, mode=None)
     train("no fault", {})
     for name, ranks in stages.ONE_FAULT:
-        train(stages.scenario(name, ranks), {rank: Fault(POINTS[name]) for rank in ranks})
+        train(stages.scenario(name, ranks), {rank: fault(POINTS[name]) for rank in ranks})
     for name in stages.STAGES:
-        train(f"exclude: {name} on 1", {1: Fault(POINTS[name])}, mode="exclude")
-    train("describe in the first batch", {1: Fault(POINTS["describe"], batch=0)}, mode="exclude")
+        train(f"exclude: {name} on 1", {1: fault(POINTS[name])}, mode="exclude")
+    train("describe in the first batch", {1: fault(POINTS["describe"], batch=0)}, mode="exclude")
     for first, when, second in stages.TWO_FAULTS:
         batch = stages.FAULTY_BATCH + (when == "later ")
-        on = {0: Fault(POINTS[first]), 1: Fault(POINTS[second], batch=batch)}
+        on = {0: fault(POINTS[first]), 1: fault(POINTS[second], batch=batch)}
         train(f"{first} on 0, {when}{second} on 1", on)
     for name, rank in (("describe", 1), ("report", 0)):
-        train(f"{name} sleeps", {rank: Fault(POINTS[name], seconds=1.0)})
+        train(f"{name} sleeps", {rank: fault(POINTS[name], seconds=1.0)})
     for name, results in stages.NONSENSE.items():
         if name != "changes":
             for kind, result in results.items():
-                train(f"{name} returns {kind}", {1: Fault(POINTS[name], result)})
+                train(f"{name} returns {kind}", {1: fault(POINTS[name], result)})
     for name, (rank, point, calls) in stages.EVENTS.items():
         train(
             name,
-            {rank: Fault(point, batch=calls)},
+            {rank: fault(point, batch=calls)},
             folder=name,
             eval_dataset=tiny.prompts(2),
             eval_strategy="steps",
@@ -63,7 +64,7 @@ def everything() -> None:
     scenario("evaluation alone", evaluation_alone)
     # Last: should the guard let one of these through, the others wait for a process that raised.
     for kind, result in stages.NONSENSE["changes"].items():
-        train(f"changes returns {kind}", {1: Fault(POINTS["changes"], result)})
+        train(f"changes returns {kind}", {1: fault(POINTS["changes"], result)})
 
 
 if __name__ == "__main__":
