@@ -1,6 +1,6 @@
 """The containment alone, over a guard and a trainer that only write down what is asked of them.
 
-`integration/test_faults.py` does the same with real ones.
+`faults/test_stages.py` does the same with real ones.
 """
 
 from __future__ import annotations

@@ -126,6 +126,11 @@ def test_without_a_stop_token_everything_at_the_limit_is_truncated() -> None:
     assert detect_truncated(*padded([E3, [5, 6]]), set(), 3).tolist() == [True, False]
 
 
+def test_one_stop_token_may_come_as_it_is() -> None:
+    """As `tokenizer.eos_token_id` is."""
+    assert detect_truncated(*padded(CASE_1), EOS, 8).tolist() == [False, True, True, True]
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(3, True), (4, False), (2, True)])
 def test_a_completion_is_truncated_from_the_limit_on(limit: int, expected: bool) -> None:
     assert detect_truncated(*padded([[5, 6, 7]]), {EOS}, limit).tolist() == [expected]

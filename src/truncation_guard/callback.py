@@ -4,6 +4,7 @@ The one idea: everything that may be refused is refused at construction or befor
 of a training; from then on every entry is contained, whatever happens here.
 """
 
+import json
 import logging
 from typing import Any, cast
 
@@ -206,8 +207,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
     def state(self) -> dict[str, Any]:
         """Settings, window and cool-downs as JSON values, for transformers' checkpoint."""
         saved = None
-        if self._rollouts is not None and self._reporter is not None:
-            saved = self._rollouts.contain(self._reporter.state)
+        reporter = self._reporter
+        if self._rollouts is not None and reporter is not None:
+            # As a checkpoint would give it back: what JSON cannot hold fails here, not in the save.
+            saved = self._rollouts.contain(lambda: json.loads(json.dumps(reporter.state())))
         elif self.restored_state is None and (
             (trainer := trainer_hooks.find_trainer(self)) is not None
         ):

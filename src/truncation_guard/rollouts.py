@@ -96,7 +96,7 @@ class GenerationRules:
 def detect_truncated(
     completion_ids: Tensor,
     completion_mask: Tensor,
-    stop_token_ids: Collection[int],
+    stop_token_ids: int | Collection[int],
     max_completion_length: int,
 ) -> Tensor:
     """Which completions a limit cut off.
@@ -109,7 +109,7 @@ def detect_truncated(
         completion_ids: shape (rows, tokens), integers, padded on the right.
         completion_mask: shape (rows, tokens), nonzero on the tokens that the model wrote. The
             length runs to the last of them, so zeros in between (tool results) count.
-        stop_token_ids: every token that ends a completion.
+        stop_token_ids: every token that ends a completion; one alone as it is.
         max_completion_length: the limit in tokens.
 
     Returns:
@@ -133,13 +133,14 @@ def detect_truncated(
         raise ValueError(
             f"`max_completion_length` must be at least 1 token, got {max_completion_length!r}."
         )
+    stops = {stop_token_ids} if isinstance(stop_token_ids, int) else stop_token_ids
     rows, width = completion_ids.shape
     if width == 0:
         return torch.ones(rows, dtype=torch.bool, device=completion_ids.device)
     positions = torch.arange(1, width + 1, device=completion_ids.device)
     lengths = (completion_mask.bool() * positions).amax(dim=1)
     last_tokens = completion_ids.gather(1, (lengths - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
-    cut = ~_ends_on(last_tokens, stop_token_ids) & (lengths >= max_completion_length)
+    cut = ~_ends_on(last_tokens, stops) & (lengths >= max_completion_length)
     return cut | (lengths == 0)
 
 

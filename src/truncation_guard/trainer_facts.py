@@ -118,10 +118,15 @@ def replace_logged_advantages(trainer: Any, advantages: Sequence[float]) -> None
 
 
 def log_metrics(trainer: Any, metrics: dict[str, float], *, training: bool) -> None:
-    """Hand metrics to TRL's own log, which averages them and adds `eval_`."""
+    """Hand metrics to TRL's own log, which averages them and adds `eval_`.
+
+    Raises:
+        TypeError: for what is no number, which would end the training when it is averaged.
+    """
     table = trainer._metrics["train" if training else "eval"]
-    for name, value in metrics.items():
-        table[name].append(value)
+    numbers = {name: float(value) for name, value in metrics.items()}
+    for name, number in numbers.items():
+        table[name].append(number)
 
 
 def get_tokenizer(trainer: Any) -> Any:

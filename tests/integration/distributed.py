@@ -67,15 +67,16 @@ class Launch:
         return [line for line in self.output(scenario).splitlines() if text in line]
 
 
-def launch(worker: str, processes: int, folder: Path) -> Launch:
+def launch(worker: str | Path, processes: int, folder: Path, *arguments: str) -> Launch:
     """Run a worker on so many processes, and kill what is left of them after five minutes.
 
     Where one process fails, the others get 20 seconds.
 
     Args:
-        worker: a script in `workers`; its only argument is `folder`.
+        worker: a script, by its path or by its name in `workers`; its first argument is `folder`.
         processes: how many.
         folder: for what the scenarios write.
+        arguments: more for the worker.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -101,7 +102,7 @@ def launch(worker: str, processes: int, folder: Path) -> Launch:
         with (folder / f"output{rank}.txt").open("wb") as output:
             running.append(
                 subprocess.Popen(
-                    [sys.executable, str(WORKERS / worker), str(folder)],
+                    [sys.executable, str(WORKERS / worker), str(folder), *arguments],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
+from faults.injecting import Fault, hangs, raises
 from integration import canned
 
 from truncation_guard import (
@@ -42,12 +42,14 @@ class Point:
     """Before the first batch."""
 
 
+PREFLIGHT = int(canned.RANK == 0)
+"""Calls by the check of the set-up, which one process makes."""
 BEFORE_THE_COLLECTIVE = {
     # `tiny.capture` is a wrapper around the guard's, which gets another one: two calls each time.
     "begin": Point(guarding.BatchGuard, "begin", calls_before=1),
     "describe": Point(guarding.BatchGuard, "describe"),
-    "generation_rules": Point(trainer_facts, "generation_rules"),
-    "get_num_generations": Point(trainer_facts, "get_num_generations"),
+    "generation_rules": Point(trainer_facts, "generation_rules", PREFLIGHT),
+    "get_num_generations": Point(trainer_facts, "get_num_generations", PREFLIGHT),
     "describe_completions": Point(guarding, "describe_completions"),
     "masked_by_trainer": Point(trainer_facts, "masked_by_trainer"),
 }
@@ -94,7 +96,7 @@ ONE_FAULT = [
     (name, ranks)
     for name in POINTS
     for ranks in ((0,), (1,), (0, 1))
-    if (name not in ON_THE_MAIN_PROCESS or ranks == (0,)) and (name in STAGES or ranks != (0, 1))
+    if name in STAGES or ranks == ((0,) if name in ON_THE_MAIN_PROCESS else (1,))
 ]
 """Function, and the ranks that it fails on."""
 TWO_FAULTS = [
@@ -130,8 +132,13 @@ def scenario(name: str, ranks: tuple[int, ...]) -> str:
     return f"{name} on {' and '.join(map(str, ranks))}"
 
 
-class Fault:
-    """While entered, one call of a function fails.
+def fault(
+    point: Point,
+    result: Callable[[Any], Any] | None = None,
+    batch: int = FAULTY_BATCH,
+    seconds: float = 0.0,
+) -> Fault:
+    """A fault in one call of a function.
 
     Args:
         point: where.
@@ -139,48 +146,12 @@ class Fault:
         batch: in which generation batch, from 0: so many calls go well.
         seconds: to sleep before it returns as it should.
     """
-
-    def __init__(
-        self,
-        point: Point,
-        result: Callable[[Any], Any] | None = None,
-        batch: int = FAULTY_BATCH,
-        seconds: float = 0.0,
-    ) -> None:
-        self._point = point
-        self._result = result
-        self._seconds = seconds
-        self._left = point.calls_before + batch
-        self.fired = False
-
-    def __enter__(self) -> Fault:
-        original = getattr(self._point.owner, self._point.name)
-        self._original = original
-
-        def faulty(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left != -1:
-                return original(*args, **kwargs)
-            self.fired = True
-            if self._seconds:
-                time.sleep(self._seconds)
-                return original(*args, **kwargs)
-            if self._result is None:
-                raise ValueError("injected")
-            return self._result(original(*args, **kwargs))
-
-        # The guard names what returned nonsense.
-        faulty.__qualname__ = original.__qualname__
-        setattr(self._point.owner, self._point.name, faulty)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        setattr(self._point.owner, self._point.name, self._original)
+    instead = raises
+    if seconds:
+        instead = hangs(seconds)
+    elif result is not None:
+        instead = lambda work: result(work())  # noqa: E731
+    return Fault(getattr(point.owner, point.name), point.calls_before + batch, instead)
 
 
 def train(
@@ -199,16 +170,13 @@ def train(
         folder, canned.FAULTY, guard, **({"max_steps": BATCHES, "loss_type": "dapo"} | overrides)
     )
     counted = canned.Collectives()
-    try:
-        for fault in faults:
-            fault.__enter__()
+    with ExitStack() as stack:
+        for each in faults:
+            stack.enter_context(each)
         with counted:
             result = canned.train(made)
-    finally:
-        for fault in reversed(faults):
-            fault.__exit__(None, None, None)
     return result | {
-        "fired": [fault.fired for fault in faults],
+        "fired": [each.fired for each in faults],
         "collectives": sum(counted.counts.values()),
         "weights": fingerprint(made),
     }

@@ -1,4 +1,4 @@
-"""What `test_faults.py` wants to know of two processes: trainings whose guards fail."""
+"""What `test_stages.py` wants to know of two processes: trainings whose guards fail."""
 
 import sys
 from contextlib import nullcontext
@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import tiny
-from integration import canned, faults
+from faults import stages
+from faults.injecting import Fault
+from faults.stages import POINTS, fault
+from integration import canned
 from integration.distributed import quit_now, scenario, settle_down
-from integration.faults import POINTS, Fault
 
 from truncation_guard import TruncationGuardCallback
 
@@ -18,14 +20,14 @@ FOLDER = Path(sys.argv[1])
 def train(name: str, on: dict[int, Fault], folder: str = "faulty", **kwargs: Any) -> None:
     """A scenario with a fault on these ranks."""
     here = [on[canned.RANK]] if canned.RANK in on else []
-    scenario(name, lambda: faults.train(FOLDER / folder, *here, **kwargs))
+    scenario(name, lambda: stages.train(FOLDER / folder, *here, **kwargs))
 
 
 def evaluation_alone() -> list[str]:
     """The names of the guard's metrics, of two evaluations without a training."""
     guard = TruncationGuardCallback()
     made = canned.trainer(FOLDER / "evaluation", canned.FAULTY, guard, eval_dataset=tiny.prompts(2))
-    with Fault(POINTS["describe"], batch=0) if canned.RANK == 1 else nullcontext():
+    with fault(POINTS["describe"], batch=0) if canned.RANK == 1 else nullcontext():
         metrics = [made.evaluate(), made.evaluate()]
     return [name for logged in metrics for name in logged if canned.GUARD in name]
 
@@ -33,25 +35,25 @@ def evaluation_alone() -> list[str]:
 def everything() -> None:
     train("no guard", {}, mode=None)
     train("no fault", {})
-    for name, ranks in faults.ONE_FAULT:
-        train(faults.scenario(name, ranks), {rank: Fault(POINTS[name]) for rank in ranks})
-    for name in faults.STAGES:
-        train(f"exclude: {name} on 1", {1: Fault(POINTS[name])}, mode="exclude")
-    train("describe in the first batch", {1: Fault(POINTS["describe"], batch=0)}, mode="exclude")
-    for first, when, second in faults.TWO_FAULTS:
-        batch = faults.FAULTY_BATCH + (when == "later ")
-        on = {0: Fault(POINTS[first]), 1: Fault(POINTS[second], batch=batch)}
+    for name, ranks in stages.ONE_FAULT:
+        train(stages.scenario(name, ranks), {rank: fault(POINTS[name]) for rank in ranks})
+    for name in stages.STAGES:
+        train(f"exclude: {name} on 1", {1: fault(POINTS[name])}, mode="exclude")
+    train("describe in the first batch", {1: fault(POINTS["describe"], batch=0)}, mode="exclude")
+    for first, when, second in stages.TWO_FAULTS:
+        batch = stages.FAULTY_BATCH + (when == "later ")
+        on = {0: fault(POINTS[first]), 1: fault(POINTS[second], batch=batch)}
         train(f"{first} on 0, {when}{second} on 1", on)
     for name, rank in (("describe", 1), ("report", 0)):
-        train(f"{name} sleeps", {rank: Fault(POINTS[name], seconds=1.0)})
-    for name, results in faults.NONSENSE.items():
+        train(f"{name} sleeps", {rank: fault(POINTS[name], seconds=1.0)})
+    for name, results in stages.NONSENSE.items():
         if name != "changes":
             for kind, result in results.items():
-                train(f"{name} returns {kind}", {1: Fault(POINTS[name], result)})
-    for name, (rank, point, calls) in faults.EVENTS.items():
+                train(f"{name} returns {kind}", {1: fault(POINTS[name], result)})
+    for name, (rank, point, calls) in stages.EVENTS.items():
         train(
             name,
-            {rank: Fault(point, batch=calls)},
+            {rank: fault(point, batch=calls)},
             folder=name,
             eval_dataset=tiny.prompts(2),
             eval_strategy="steps",
@@ -61,8 +63,8 @@ def everything() -> None:
         )
     scenario("evaluation alone", evaluation_alone)
     # Last: should the guard let one of these through, the others wait for a process that raised.
-    for kind, result in faults.NONSENSE["changes"].items():
-        train(f"changes returns {kind}", {1: Fault(POINTS["changes"], result)})
+    for kind, result in stages.NONSENSE["changes"].items():
+        train(f"changes returns {kind}", {1: fault(POINTS["changes"], result)})
 
 
 if __name__ == "__main__":
