@@ -173,7 +173,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         rollouts = self._prepare(trainer, resumed_from_step, longest_prompt)
         saved_states = cast(dict[str, Any], state.stateful_callbacks)
         if resumed_from_step is not None:
-            self._restore(saved_states.get(type(self).__name__))
+            rollouts.contain(self._restore, saved_states.get(type(self).__name__))
             rollouts.contain(self._raise_again, trainer, longest_prompt)
         saved_states[type(self).__name__] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:

@@ -22,7 +22,11 @@ import truncation_guard
 
 _PACKAGE = str(Path(truncation_guard.__file__).parent)
 CONTAINS = "containment.ContainedRollouts.contain"
-ELSEWHERE = ("preflight._contained", "callback.TruncationGuardCallback._restore")
+ELSEWHERE = (
+    "limit_control.find_longest_prompt",
+    "preflight._contained",
+    "reporting.Reporter.load_state",
+)
 """These contain a fault by themselves: the guard goes on."""
 _NESTED = ("<locals>", "<lambda>", "comp>", "<genexpr>", "<module>")
 """What is made inside of a function fails as the function does."""

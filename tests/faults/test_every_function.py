@@ -34,6 +34,7 @@ THE_CONTAINMENT = {
     "trainer_hooks.find_trainer",
     "trainer_hooks.is_marked",
     "trainer_hooks.remember_options",
+    "trainer_limits.tool_budget",
 }
 """What the trainer calls in a training and what stands between it and `contain`: nobody catches a
 fault of these, so there is nothing in them that can fail."""
@@ -66,7 +67,6 @@ NOT_IN_THESE_TRAININGS = {
         "advantages.check_mode_arguments",
         "advantages.guard_advantages",
         "callback.TruncationGuardCallback.advised_limit",
-        "containment.ContainedRollouts.coming_limit",
         "record._parse",
         "record._rewind",
         "record.batch_lengths",
