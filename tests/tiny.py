@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from datasets import Dataset
+import versions
+from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -19,6 +20,8 @@ PAD, EOS, EOT = 0, 1, 2
 T8 = [5, 6, 7, 8, 9, 10, 11, 12]
 E3 = [5, 6, 1]
 LIMIT = 8
+NEWER_SETTINGS = {"use_transformers_continuous_batching": "1.7", "entropy_coef": "1.8"}
+"""The version of TRL that brought a setting: tests of it are skipped before."""
 
 
 def tokenizer(**special: str) -> PreTrainedTokenizerFast:
@@ -57,6 +60,8 @@ def prompts(n: int) -> Dataset:
 
 def config(output_dir: Any, algorithm: str = "grpo", **overrides: Any) -> Any:
     """One process, one optimizer step for each generation batch of 8 completions, groups of 4."""
+    for name in NEWER_SETTINGS.keys() & overrides.keys():
+        versions.require(NEWER_SETTINGS[name], name)
     defaults = {
         "output_dir": str(output_dir),
         "use_cpu": True,
@@ -89,6 +94,8 @@ def trainer(
     """A real trainer; with `rollouts`, generation answers with these token lists, over and over."""
     if base is None:
         base = GRPOTrainer if isinstance(args, GRPOConfig) else RLOOTrainer
+    if isinstance(overrides.get("train_dataset"), IterableDataset):
+        versions.require("1.9", "streams")
     made = base(
         **(
             {

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 import tiny
 import torch
+import versions
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -326,6 +327,7 @@ def talk(trainer, turns):
 
 
 def chat_trainer(tmp_path, turns, callback=None, given=None, guarded=True, **args):
+    versions.require("1.7", "response templates, by which it finds the tool calls")
     prompts = [[{"role": "user", "content": f"w{3 + n}"}] for n in range(8)]
     callbacks = [TruncationGuardCallback()] if callback is None else [callback]
     trainer = tiny.trainer(
