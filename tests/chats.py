@@ -72,7 +72,6 @@ def tokenizer(
     core.add_tokens([*NOT_SPECIAL])
     made = PreTrainedTokenizerFast(
         tokenizer_object=core,
-        model_input_names=["input_ids", "attention_mask"],
         **({"pad_token": "<pad>", "bos_token": "<s>", "eos_token": eos_token} | names),
     )
     made.chat_template = chat_template

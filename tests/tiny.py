@@ -30,6 +30,8 @@ def tokenizer(**special: str) -> PreTrainedTokenizerFast:
     core = Tokenizer(models.WordLevel(words, unk_token="w3"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     names = {"pad_token": "<pad>", "eos_token": "<eos>", "additional_special_tokens": ["<eot>"]}
+    # Without token types, which transformers 4 gives by default and Llama does not take.
+    names |= {"model_input_names": ["input_ids", "attention_mask"]}
     return PreTrainedTokenizerFast(tokenizer_object=core, **(names | special))
 
 
@@ -58,7 +60,9 @@ def prompts(n: int) -> Dataset:
     return Dataset.from_dict({"prompt": [f"w{3 + i % 12}" for i in range(n)]})
 
 
-def config(output_dir: Any, algorithm: str = "grpo", **overrides: Any) -> Any:
+def config(
+    output_dir: Any, algorithm: str = "grpo", made_of: type | None = None, **overrides: Any
+) -> Any:
     """One process, one optimizer step for each generation batch of 8 completions, groups of 4."""
     for name in NEWER_SETTINGS.keys() & overrides.keys():
         versions.require(NEWER_SETTINGS[name], name)
@@ -80,7 +84,9 @@ def config(output_dir: Any, algorithm: str = "grpo", **overrides: Any) -> Any:
         "seed": 1,
         "beta": 0.0,
     }
-    return (GRPOConfig if algorithm == "grpo" else RLOOConfig)(**(defaults | overrides))
+    if made_of is None:
+        made_of = GRPOConfig if algorithm == "grpo" else RLOOConfig
+    return made_of(**(defaults | overrides))
 
 
 def trainer(

@@ -165,5 +165,5 @@ def _does_not_fit(limit: int, longest_prompt: int, window: int) -> str:
 def _max_length(trainer: Any) -> int | None:
     """`max_length` of prompt and completion, which only counts without `max_new_tokens`."""
     configs = (trainer.generation_config, trainer.model.generation_config)
-    unset = unset_max_length()
-    return next((c.max_length for c in configs if c.max_length != unset), None)
+    unset = (None, unset_max_length())
+    return next((c.max_length for c in configs if c.max_length not in unset), None)

@@ -33,7 +33,7 @@ def setting(loss_type, **changes):
         known["epsilon_high"] = passes.CISPO_EPSILON_HIGH
     if loss_type == "luspo":
         versions.require("1.10", "LUSPO as in the paper")
-    if loss_type in DIVIDE_BY_TOKENS and versions.Version("1.9") > versions.TRL:
+    if loss_type in DIVIDE_BY_TOKENS and versions.Version("1.9.2") > versions.TRL:
         known["steps"] = 1  # it divided the loss of each step by the tokens of all of them
     return Setting(**(known | changes))
 
@@ -344,7 +344,7 @@ def test_an_abandoned_row_whose_ratio_is_that_of_the_sequence(loss_type, tmp_pat
 def test_without_the_guard_an_abandoned_row_ends_the_training(loss_type, tmp_path):
     """The test of the tests above."""
     if loss_type != "rloo":
-        versions.require("1.9", "log-probabilities in float32 for a float64 model")
+        versions.require("1.14", "log-probabilities in float32 for a float64 model")
     value = -10000.0 if loss_type == "rloo" else -95.0
     seen = passes.train(
         passes.rows(), tmp_path, loss_type, old_log_probability=(1, value), exact=False
