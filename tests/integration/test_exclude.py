@@ -344,7 +344,7 @@ def test_an_abandoned_row_whose_ratio_is_that_of_the_sequence(loss_type, tmp_pat
 def test_without_the_guard_an_abandoned_row_ends_the_training(loss_type, tmp_path):
     """The test of the tests above."""
     if loss_type != "rloo":
-        versions.require("1.14", "log-probabilities in float32 for a float64 model")
+        versions.require("1.16", "log-probabilities in float32 for a float64 model")
     value = -10000.0 if loss_type == "rloo" else -95.0
     seen = passes.train(
         passes.rows(), tmp_path, loss_type, old_log_probability=(1, value), exact=False
