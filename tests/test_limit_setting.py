@@ -148,5 +148,5 @@ def test_the_loss_of_dr_grpo_is_divided_by_the_limit_of_the_moment(tmp_path):
         set_max_completion_length(trainer, limit)
         trainer.train()
         norms.append(trainer.state.log_history[0]["loss"])
-    assert norms[0] == pytest.approx(2 * norms[1], rel=1e-5)
+    assert norms[0] == pytest.approx(2 * norms[1], rel=1e-2)  # transformers 4 logs four decimals
     assert norms[0] != 0

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from datasets import Dataset
+import versions
+from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -19,6 +20,8 @@ PAD, EOS, EOT = 0, 1, 2
 T8 = [5, 6, 7, 8, 9, 10, 11, 12]
 E3 = [5, 6, 1]
 LIMIT = 8
+NEWER_SETTINGS = {"use_transformers_continuous_batching": "1.7", "entropy_coef": "1.8"}
+"""The version of TRL that brought a setting: tests of it are skipped before."""
 
 
 def tokenizer(**special: str) -> PreTrainedTokenizerFast:
@@ -27,6 +30,8 @@ def tokenizer(**special: str) -> PreTrainedTokenizerFast:
     core = Tokenizer(models.WordLevel(words, unk_token="w3"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     names = {"pad_token": "<pad>", "eos_token": "<eos>", "additional_special_tokens": ["<eot>"]}
+    # Without token types, which transformers 4 gives by default and Llama does not take.
+    names |= {"model_input_names": ["input_ids", "attention_mask"]}
     return PreTrainedTokenizerFast(tokenizer_object=core, **(names | special))
 
 
@@ -55,8 +60,12 @@ def prompts(n: int) -> Dataset:
     return Dataset.from_dict({"prompt": [f"w{3 + i % 12}" for i in range(n)]})
 
 
-def config(output_dir: Any, algorithm: str = "grpo", **overrides: Any) -> Any:
+def config(
+    output_dir: Any, algorithm: str = "grpo", made_of: type | None = None, **overrides: Any
+) -> Any:
     """One process, one optimizer step for each generation batch of 8 completions, groups of 4."""
+    for name in NEWER_SETTINGS.keys() & overrides.keys():
+        versions.require(NEWER_SETTINGS[name], name)
     defaults = {
         "output_dir": str(output_dir),
         "use_cpu": True,
@@ -75,7 +84,9 @@ def config(output_dir: Any, algorithm: str = "grpo", **overrides: Any) -> Any:
         "seed": 1,
         "beta": 0.0,
     }
-    return (GRPOConfig if algorithm == "grpo" else RLOOConfig)(**(defaults | overrides))
+    if made_of is None:
+        made_of = GRPOConfig if algorithm == "grpo" else RLOOConfig
+    return made_of(**(defaults | overrides))
 
 
 def trainer(
@@ -89,6 +100,8 @@ def trainer(
     """A real trainer; with `rollouts`, generation answers with these token lists, over and over."""
     if base is None:
         base = GRPOTrainer if isinstance(args, GRPOConfig) else RLOOTrainer
+    if isinstance(overrides.get("train_dataset"), IterableDataset):
+        versions.require("1.9", "streams")
     made = base(
         **(
             {

@@ -63,8 +63,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
     Raises:
         ValueError: for an argument outside of its range; on a trainer that has a guard already.
         TypeError: on a trainer that is neither a `GRPOTrainer` nor an `RLOOTrainer`.
-        RuntimeError: at the start of training, if the trainer is not found or a process has no
-            guard.
+        RuntimeError: on a TRL older than 1.6, or a newer one that lacks what the guard needs; at
+            the start of training, if the trainer is not found or a process has no guard.
     """
 
     restored_state: Any = None
@@ -122,6 +122,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         Raises:
             TypeError: for any other trainer.
             ValueError: if the trainer has another guard.
+            RuntimeError: on a TRL older than 1.6, or a newer one that lacks what the guard needs.
         """
         trainer_hooks.check_trainer(trainer)
         callbacks = trainer.callback_handler.callbacks

@@ -253,6 +253,7 @@ def _exclude_from_loss(
     changes: dict[str, Tensor] = {}
     if "num_items_in_batch" in output:
         kept = batch.rollouts.rows[:, Column.LOSS_TOKENS].masked_fill(excluded, 0).sum()
+        kept = kept.clamp(min=1)  # TRL before 1.9 divides by it as it is
         counted = output["num_items_in_batch"]
         changes["num_items_in_batch"] = torch.where(failed, counted, kept.to(counted.dtype))
     if not (batch.rows_here[:, Column.OUTCOME] == Outcome.TRUNCATED).any():

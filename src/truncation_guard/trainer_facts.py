@@ -12,6 +12,12 @@ from typing import Any
 from truncation_guard.end_of_turn import end_of_turn_tokens
 from truncation_guard.rollouts import GenerationRules
 from truncation_guard.trainer_limits import get_context_window, get_limit, is_gmpo, limit_name
+from truncation_guard.trainer_versions import (
+    check_version,
+    eos_token_ids,
+    uses_continuous_batching,
+    writes_prompts_itself,
+)
 
 # Some tokenizers have thousands of added tokens, and in a training they stay the same.
 _end_of_turn_tokens = lru_cache(maxsize=1)(end_of_turn_tokens)
@@ -26,6 +32,7 @@ def check_supported(who: str, trainer: Any, remedy: str) -> None:
 
     Raises:
         TypeError: naming what is supported.
+        RuntimeError: under a TRL that is too old, or that lacks what is needed.
     """
     import trl
 
@@ -34,6 +41,7 @@ def check_supported(who: str, trainer: Any, remedy: str) -> None:
             f"{who} works with trl's GRPOTrainer, RLOOTrainer and their subclasses, got "
             f"{type(trainer).__name__}. {remedy}"
         )
+    check_version(type(trainer))
 
 
 def is_grpo(trainer: Any) -> bool:
@@ -76,9 +84,7 @@ def generation_rules(trainer: Any) -> GenerationRules:
         limit_name=limit_name(trainer),
         context_window=get_context_window(trainer, limit),
         pad_prompts_to=_pads_prompts_to(trainer),
-        stops_on_request=any(early)
-        or getattr(trainer, "rollout_func", None) is not None
-        or getattr(trainer, "environment_factories", None) is not None,
+        stops_on_request=any(early) or writes_prompts_itself(trainer),
         end_of_turn={
             token: name for token, name in _end_of_turn_tokens(tokenizer) if token not in stops
         },
@@ -96,7 +102,7 @@ def masked_by_trainer(trainer: Any, completion_ids: Iterable[Sequence[int]]) -> 
     """The completions that `mask_truncated_completions` takes out of the loss, by TRL's rule."""
     if not trainer.mask_truncated_completions:
         return [False for _ in completion_ids]
-    ends = {*trainer.eos_token_ids, get_tokenizer(trainer).pad_token_id}
+    ends = {*eos_token_ids(trainer), get_tokenizer(trainer).pad_token_id}
     return [ids[-1] not in ends for ids in completion_ids]
 
 
@@ -138,9 +144,11 @@ def _stop_token_ids(
     trainer: Any, tokenizer: Any, kwargs: dict[str, Any], config: Any
 ) -> frozenset[int]:
     sources = (
-        trainer.eos_token_ids,
+        eos_token_ids(trainer),
         tokenizer.eos_token_id,
         getattr(config, "eos_token_id", None),
+        # vLLM stops on the model's own as well, which TRL only knows since 1.14.2.
+        trainer.model.generation_config.eos_token_id if trainer.use_vllm else None,
         kwargs.get("eos_token_id"),
         kwargs.get("stop_token_ids"),
     )
@@ -154,6 +162,6 @@ def _stop_token_ids(
 
 
 def _pads_prompts_to(trainer: Any) -> int | None:
-    if trainer.use_vllm or trainer.use_transformers_continuous_batching:
+    if trainer.use_vllm or uses_continuous_batching(trainer):
         return None
     return trainer.pad_to_multiple_of or 1

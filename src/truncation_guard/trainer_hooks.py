@@ -21,8 +21,7 @@ from truncation_guard import handshake
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer_facts import check_supported, is_grpo
 from truncation_guard.trainer_limits import is_gmpo, tool_budget
-
-WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
+from truncation_guard.trainer_versions import WRAPPED_METHODS
 
 
 class RolloutStages(Protocol):
@@ -123,6 +122,7 @@ def check_trainer(trainer: Any) -> None:
 
     Raises:
         TypeError: naming what is supported.
+        RuntimeError: under a TRL that is too old, or that lacks what is needed.
     """
     remedy = "Remove the callback from this trainer."
     check_supported("TruncationGuardCallback", trainer, remedy)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from truncation_guard.checks import check_positive
+from truncation_guard.trainer_versions import unset_max_length
 from truncation_guard.trainer_vllm_server import server_window
 
 _TOOL_BUDGET = "_truncation_guard_tool_budget"
@@ -211,6 +212,6 @@ def _does_not_fit(limit: int, longest_prompt: int, window: int) -> str:
 
 def _max_length(trainer: Any) -> int | None:
     """`max_length` of prompt and completion, which only counts without `max_new_tokens`."""
-    own = trainer.generation_config.max_length
-    length: int | None = own if own is not None else trainer.model.generation_config.max_length
-    return length
+    configs = (trainer.generation_config, trainer.model.generation_config)
+    unset = (None, unset_max_length())
+    return next((c.max_length for c in configs if c.max_length not in unset), None)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from truncation_guard import trainer_hooks
+from truncation_guard.trainer_versions import writes_prompts_itself
 
 Row = Mapping[str, Any]
 
@@ -65,9 +66,8 @@ def prompt_lengths(trainer: Any, rows: Sequence[Row]) -> list[int] | None:
     None where only a rollout itself shows them: environments write into the prompt, and a
     `rollout_func` does as it likes.
     """
-    for name in ("rollout_func", "environment_factories"):
-        if getattr(trainer, name, None) is not None:
-            return None
+    if writes_prompts_itself(trainer):
+        return None
     prompt_ids, *_ = _leave_at_generate(trainer, rows, trainer._tokenize_prompts)
     return [len(ids) for ids in prompt_ids]
 

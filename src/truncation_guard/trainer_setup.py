@@ -10,6 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from truncation_guard.trainer_versions import writes_prompts_itself
+
 PROMPTS_LOOKED_AT = 64
 _PROMPTS_AT_ONCE = 1000
 _PROBE = "truncation-guard-probe"
@@ -54,9 +56,8 @@ def prompt_lengths(trainer: Any, prompts: Sequence[Any]) -> list[int]:
     None of them where only a rollout itself shows them: environments write into the prompt, and a
     `rollout_func` does as it likes.
     """
-    for name in ("rollout_func", "environment_factories"):
-        if getattr(trainer, name, None) is not None:
-            return []
+    if writes_prompts_itself(trainer):
+        return []
     if not prompts:
         return []
     prompt_ids, *_ = trainer._tokenize_prompts(prompts)

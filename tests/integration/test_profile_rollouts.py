@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import versions
 from datasets import Dataset, IterableDataset
 from integration.test_observe import Gradients, Sampled, same
 from integration.test_outcomes import TURNS, Environment, chat_trainer
@@ -283,6 +284,7 @@ class TestWhatIsMeasured:
         assert seen[1:] == [[w for w in wanted[:4] for _ in "ab"], [wanted[4]] * 2]
         assert made.longest_prompt == max(len(prompt.split()) for prompt in wanted)
 
+    @versions.since("1.14.1", "the number of completions that generation is told")
     @pytest.mark.parametrize(
         ("generations", "batches", "per_prompt"),
         [(None, [8, 8, 4], 4), (3, [8, 7], 1), (2, [8, 2], 2), (16, [8] * 10, 1)],

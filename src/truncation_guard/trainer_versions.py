@@ -1,0 +1,71 @@
+"""What differs between the supported versions of TRL, and the refusal of the others.
+
+The one idea: what newer versions name or do otherwise is read here, so that nothing else has to
+know a version. Each function says since when, and goes when the oldest version is newer than that.
+"""
+
+from typing import Any
+
+from packaging.version import Version
+
+OLDEST = "1.6.0"
+"""The first TRL that leaves completions without any reward out of their group's baseline, which
+`exclude` rests on; `pyproject.toml` says the same."""
+NEWEST_TESTED = "1.16"
+WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
+
+
+def check_version(trainer_class: type) -> None:
+    """Refuse a TRL that is too old, or whose trainer lacks a method that the guard wraps.
+
+    Raises:
+        RuntimeError: naming the version, what is wrong with it, and the remedy.
+    """
+    import trl
+
+    if Version(trl.__version__) < Version(OLDEST):
+        raise RuntimeError(
+            f"truncation-guard needs TRL {OLDEST} or newer, found {trl.__version__}: that one "
+            "counts a completion without a reward as one with reward 0. Run "
+            f"`pip install 'trl>={OLDEST}'`."
+        )
+    missing = [name for name in WRAPPED_METHODS if not hasattr(trainer_class, name)]
+    if missing:
+        raise RuntimeError(
+            f"truncation-guard cannot watch the {trainer_class.__name__} of TRL {trl.__version__}, "
+            f"which has no {' and no '.join(missing)}. Run `pip install -U truncation-guard`, or, "
+            f"where that does not help, `pip install 'trl~={NEWEST_TESTED}.0'`."
+        )
+
+
+def eos_token_ids(trainer: Any) -> list[int]:
+    """The tokens that end a completion, to TRL: before 1.14.2 the tokenizer's eos alone."""
+    if hasattr(trainer, "eos_token_ids"):
+        return list(trainer.eos_token_ids)
+    processor = trainer.processing_class
+    return [getattr(processor, "tokenizer", processor).eos_token_id]
+
+
+def uses_continuous_batching(trainer: Any) -> bool:
+    """Whether transformers generates with continuous batching: `paged` before 1.7."""
+    if hasattr(trainer, "use_transformers_continuous_batching"):
+        return bool(trainer.use_transformers_continuous_batching)
+    return bool(trainer.use_transformers_paged)
+
+
+def unset_max_length() -> int | None:
+    """The `max_length` of a generation config that nobody set: 20 before transformers 5."""
+    from transformers import GenerationConfig
+
+    length: int | None = GenerationConfig().max_length  # type: ignore[no-untyped-call]
+    return length
+
+
+def writes_prompts_itself(trainer: Any) -> bool:
+    """Whether only a rollout shows the prompt: a `rollout_func`, or environments that add to it.
+
+    RLOO has neither. The trainer keeps factories of environments since 1.8, environments before.
+    """
+    environments = getattr(trainer, "environments", None)
+    environments = getattr(trainer, "environment_factories", environments)
+    return getattr(trainer, "rollout_func", None) is not None or environments is not None
