@@ -72,7 +72,12 @@ def through(batch: Batch, processes: int = 1, loss: str = "dapo", **options: Any
     counts: list[BatchCounts] = []
     settings = {"mode": "downweight", "truncated_weight": 0.0, "truncated_reward": 0.0} | options
     guards = [
-        BatchGuard(**settings, in_order=True, on_counts=lambda _, made: counts.append(made))
+        BatchGuard(
+            **settings,
+            in_order=True,
+            longest_prompt=0,
+            on_counts=lambda _, made: counts.append(made),
+        )
         for _ in trainers
     ]
     described = []
