@@ -20,6 +20,7 @@ from truncation_guard.rollouts import Column
 PROMPTS = ["a", "b"]
 ROWS = torch.arange(2 * len(Column)).view(2, -1)
 ROWS[:, Column.FAILED] = 0
+ROWS[:, Column.LIMIT] = 16
 REWARDS = torch.tensor([[1.0], [0.0], [1.0], [0.0]])
 OUTPUT = {
     "advantages": torch.tensor([0.5, -0.5]),
@@ -374,7 +375,8 @@ def raised(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(
         "truncation_guard.containment.raise_limit", lambda trainer, limit: limits.append(limit)
     )
-    run.trainer.model = SimpleNamespace(training=True)
+    monkeypatch.setattr("truncation_guard.containment.get_limit", lambda trainer: trainer.limit)
+    run.trainer.model, run.trainer.limit = SimpleNamespace(training=True), 16
     return limits
 
 
@@ -382,7 +384,7 @@ def test_a_limit_is_set_once_the_batch_after_the_proposal_shows_no_failure(
     run: Run, raised: list[int]
 ) -> None:
     run.batch()
-    run.stages.propose_limit(32)
+    run.stages.propose_limit(32, before=16)
     run.batch()
     assert raised == []
     run.batch()
@@ -392,10 +394,25 @@ def test_a_limit_is_set_once_the_batch_after_the_proposal_shows_no_failure(
 
 
 def test_a_limit_that_not_all_propose_is_not_set(run: Run, raised: list[int]) -> None:
-    run.stages.propose_limit(32)
+    run.stages.propose_limit(32, before=16)
     run.accelerator.other_failed = True
     for _ in range(3):
         run.batch()
+    assert raised == []
+
+
+def test_a_limit_that_somebody_has_lowered_meanwhile_is_left_alone(
+    run: Run, raised: list[int]
+) -> None:
+    run.stages.propose_limit(32, before=17)  # 16 in the rows of the next batch
+    run.batch()
+    run.batch()
+    assert raised == []
+    run.stages.propose_limit(32, before=16)
+    run.batch()
+    run.trainer.limit = 12
+    run.batch()
+    run.batch()
     assert raised == []
 
 
@@ -404,7 +421,7 @@ def test_a_guard_that_fails_after_all_agreed_sets_the_limit_like_the_others(
     stage: str, run: Run, raised: list[int]
 ) -> None:
     """The others learn of its failure with the next batch, before which they set the limit."""
-    run.stages.propose_limit(32)
+    run.stages.propose_limit(32, before=16)
     run.guard.failing = stage
     run.batch()
     assert raised == []
@@ -413,7 +430,7 @@ def test_a_guard_that_fails_after_all_agreed_sets_the_limit_like_the_others(
 
 
 def test_a_limit_waits_for_training(run: Run, raised: list[int]) -> None:
-    run.stages.propose_limit(32)
+    run.stages.propose_limit(32, before=16)
     run.batch()
     run.trainer.model.training = False
     run.batch()
@@ -430,7 +447,7 @@ def test_a_limit_that_cannot_be_set_is_logged_and_not_tried_again(
         raise ValueError("no room")
 
     monkeypatch.setattr("truncation_guard.containment.raise_limit", refuse)
-    run.stages.propose_limit(32)
+    run.stages.propose_limit(32, before=16)
     for _ in range(3):
         run.batch()
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]

@@ -101,6 +101,7 @@ def test_the_limit_is_doubled_where_the_coverage_is_not_identified() -> None:
         share_before_raise=None,
         completions=128,
         ceiling=4096,
+        longest_prompt=10,
     )
 
 
@@ -214,7 +215,6 @@ def test_it_goes_on_where_its_state_left_off() -> None:
         {"limit": "many"},
         {"bad_window": 3},
         {"raised_to": []},
-        {"longest_prompt": None},
     ],
 )
 def test_a_damaged_state_changes_nothing(damage: dict[str, Any]) -> None:

@@ -114,35 +114,36 @@ class TestLongest:
         monkeypatch.setattr(trainer_setup, "prompt_lengths", counted)
         return given
 
-    def made(self, folder, words, evaluation=None):
+    def made(self, folder, words):
         data = Dataset.from_dict({"prompt": [" ".join(["w3"] * n) for n in words]})
         args = tiny.config(folder)
-        return tiny.trainer(args, tiny.scripted([0.0]), train_dataset=data, eval_dataset=evaluation)
+        return tiny.trainer(args, tiny.scripted([0.0]), train_dataset=data)
 
     @pytest.mark.parametrize("place", [0, 999, 1000, 2345])
     def test_it_is_found_wherever_it_stands(self, tmp_path, place):
         words = [1 + n % 7 for n in range(2346)]
         words[place] = 31
         made = self.made(tmp_path, words)
-        assert trainer_setup.longest_prompt(made, above=10) == 31
-        assert trainer_setup.longest_prompt(made, above=30) == 31
-        assert trainer_setup.longest_prompt(made, above=31) == 0
+        found = [
+            trainer_setup.longest_prompt(made, made.train_dataset, above=n) for n in (10, 30, 31)
+        ]
+        assert found == [31, 31, 0]
 
     def test_prompts_that_cannot_be_too_long_are_not_tokenized(self, tmp_path, asked):
         # 13 words are 38 bytes, so at most 38 tokens, and a template adds less than 13.
         made = self.made(tmp_path, [13] * 2000)
-        assert trainer_setup.longest_prompt(made, above=60) == 0
+        assert trainer_setup.longest_prompt(made, made.train_dataset, above=60) == 0
         assert sum(asked) == 64
 
-    def test_those_of_evaluation_count(self, tmp_path):
-        longer = Dataset.from_dict({"prompt": ["w3", "w3 w4 w5 w6"]})
-        made = self.made(tmp_path, [2], {"one": tiny.prompts(4), "two": longer})
-        assert trainer_setup.longest_prompt(made, above=1) == 4
+    def test_what_is_no_prompt_is_passed_over(self, tmp_path):
+        made = self.made(tmp_path, [9])
+        data = Dataset.from_dict({"prompt": [None, "w3 w4 w5 w6"]})
+        assert trainer_setup.longest_prompt(made, data, above=1) == 4
 
     def test_a_stream_is_not_read(self, tmp_path):
         made = self.made(tmp_path, [9])
-        made.train_dataset = made.train_dataset.to_iterable_dataset()
-        assert trainer_setup.longest_prompt(made, above=1) == 0
+        stream = made.train_dataset.to_iterable_dataset()
+        assert trainer_setup.longest_prompt(made, stream, above=1) == 0
 
 
 def ends(template, **overrides):

@@ -101,8 +101,6 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self._rollouts: ContainedRollouts | None = None
         self._has_met = False
         """Whether every process is known to have a guard on the trainer that it watches."""
-        self._has_trained = False
-        """Whether a training with that trainer has begun."""
         self._session = object()
         """Marks the trainer that all of this belongs to."""
 
@@ -147,7 +145,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self._watch(trainer)
         if self._rollouts is not None:
             return self._rollouts
-        rollouts = self._prepare(trainer, resumed_from_step=None)  # no training came before
+        rollouts = self._prepare(trainer, longest_prompt=0)  # no training came before
+        rollouts.contain(self._open, trainer, None)
         try:
             self._meet(trainer)
         except Exception as error:
@@ -171,11 +170,12 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self._meet(trainer)
         resumed_from_step = state.global_step or None
         longest_prompt = self._check_ceiling(trainer)
-        rollouts = self._prepare(trainer, resumed_from_step, longest_prompt)
+        rollouts = self._prepare(trainer, longest_prompt)
         saved_states = cast(dict[str, Any], state.stateful_callbacks)
         if resumed_from_step is not None:
             rollouts.contain(self._restore, saved_states.get(type(self).__name__))
             rollouts.contain(self._raise_again, trainer, longest_prompt)
+        rollouts.contain(self._open, trainer, resumed_from_step)
         saved_states[type(self).__name__] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
             rollouts.contain(self._check_setup, trainer)
@@ -223,8 +223,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
 
     def _watch(self, trainer: Any) -> None:
         if not trainer_hooks.is_marked(trainer, self._session):
-            self._reporter, self._rollouts = None, None
-            self._has_met = self._has_trained = False
+            self._reporter, self._rollouts, self._has_met = None, None, False
             self._session = object()
             trainer_hooks.mark(trainer, self._session)
             trainer_hooks.announce(trainer)
@@ -239,14 +238,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         ceiling = self._options.raise_limit_to
         if ceiling is None:
             return 0
-        if not self._has_trained:  # a training before this one may have come close to it
-            limit_control.check_ceiling(trainer, ceiling)
-        self._has_trained = True
+        limit_control.check_ceiling(trainer, ceiling)
         return limit_control.find_longest_prompt(trainer, ceiling)
 
-    def _prepare(
-        self, trainer: Any, resumed_from_step: int | None, longest_prompt: int = 0
-    ) -> ContainedRollouts:
+    def _prepare(self, trainer: Any, longest_prompt: int) -> ContainedRollouts:
         options = self._options
         overridden = trainer_hooks.overridden_methods(trainer)
         mode: Mode = "observe" if overridden else options.mode
@@ -265,14 +260,14 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             on_counts=self._on_counts,
         )
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
-        self._rollouts.contain(self._open, trainer, reporter, mode, resumed_from_step)
         return self._rollouts
 
-    def _open(
-        self, trainer: Any, reporter: Reporter, mode: Mode, resumed_from_step: int | None
-    ) -> None:
+    def _open(self, trainer: Any, resumed_from_step: int | None) -> None:
+        reporter = self._reporter
+        if reporter is None:
+            return
         reporter.start(get_limit(trainer), resumed_from_step)
-        step = trainer.state.global_step
+        step, mode = trainer.state.global_step, reporter.mode
         if mode != self._options.mode:
             reporter.warn(
                 "measured-only", step, *setup_messages.measured_only(trainer, self._options.mode)
@@ -289,20 +284,20 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             return
         self._reporter.say_decision(decision, counts)
         if decision.after is not None:
-            self._rollouts.propose_limit(decision.after)
+            self._rollouts.propose_limit(decision.after, before=decision.before)
             findings = soft_punishment_findings(trainer, decision.after)
             self._reporter.warn_of_setup(counts.step, findings)
 
     def _raise_again(self, trainer: Any, longest_prompt: int) -> None:
         raiser, ceiling = self._reporter and self._reporter.raiser, self._options.raise_limit_to
         if raiser and raiser.raised_to and ceiling:
-            longest_prompt = max(longest_prompt, raiser.longest_prompt)
             limit_control.raise_again(trainer, raiser.raised_to, ceiling, longest_prompt)
 
     def _check_setup(self, trainer: Any) -> None:
         if self._reporter is not None:
             weight = self._options.truncated_weight
             findings = check_setup(trainer, self._reporter.mode, weight)
+            findings += limit_control.ceiling_findings(trainer, self._options.raise_limit_to)
             self._reporter.warn_of_setup(trainer.state.global_step, findings)
 
     def _restore(self, entry: Any) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from truncation_guard.guarding import BatchGuard
 from truncation_guard.messages import PREFIX
 from truncation_guard.rollouts import Column, failed_rows
-from truncation_guard.trainer_limits import raise_limit
+from truncation_guard.trainer_limits import get_limit, raise_limit
 
 logger = logging.getLogger("truncation_guard")
 
@@ -35,15 +35,18 @@ class ContainedRollouts:
         self._failed = False
         self._begun = False
         self._gathered: Tensor | None = None
-        self._proposed: int | None = None
-        self._agreed: int | None = None
+        self._proposed: tuple[int, int] | None = None
+        self._agreed: tuple[int, int] | None = None
+        """Limits before and after."""
 
-    def propose_limit(self, limit: int) -> None:
+    def propose_limit(self, limit: int, *, before: int) -> None:
         """Set this limit before a generation of training, once all are known to propose it.
 
         A process whose guard failed proposes nothing; the flag of the next batch tells the others.
+        Nothing is set where the limit has been lowered since below `before`, the one that the
+        proposal is about.
         """
-        self._proposed = limit
+        self._proposed = before, limit
 
     def switch_off(self, reason: object) -> None:
         """Leave the trainer alone from now on. All processes have to do so together."""
@@ -58,9 +61,10 @@ class ContainedRollouts:
             return
         # Not in `contain`: a guard that failed since all agreed must not be left behind.
         if self._agreed is not None and trainer.model.training:
-            limit, self._agreed = self._agreed, None
+            (before, limit), self._agreed = self._agreed, None
             try:
-                raise_limit(trainer, limit)
+                if (get_limit(trainer) or 0) >= before:
+                    raise_limit(trainer, limit)
             except Exception:
                 _log_error("%s ERROR the limit could not be raised.", PREFIX, exc_info=True)
         self.contain(self._guard.begin, trainer)
@@ -81,7 +85,8 @@ class ContainedRollouts:
         self._gathered = trainer.accelerator.gather(rows.to(device, non_blocking=True))
         if self._proposed is not None:
             proposed, self._proposed = self._proposed, None
-            if not bool(self._gathered[:, Column.FAILED].any()):
+            # A process whose guard failed says 0. One more transfer, after a decision alone.
+            if bool((self._gathered[:, Column.LIMIT] >= proposed[0]).all()):
                 self._agreed = proposed
         self.contain(self._guard.take, self._gathered)
 

@@ -7,6 +7,7 @@ before the first rollout.
 import logging
 from typing import Any
 
+from truncation_guard.preflight import Finding
 from truncation_guard.raising import least_raise
 from truncation_guard.trainer_limits import get_context_window, get_limit, raise_limit
 from truncation_guard.trainer_setup import longest_prompt
@@ -18,8 +19,8 @@ def check_ceiling(trainer: Any, ceiling: int) -> None:
     """Refuse a `raise_limit_to` that leaves no room.
 
     Raises:
-        ValueError: if there is no limit, if it is less than a quarter above the limit, and if it
-            fills the context window.
+        ValueError: if there is no limit, if it is below the limit, and if it fills the context
+            window.
     """
     limit = get_limit(trainer)
     if limit is None:
@@ -27,10 +28,10 @@ def check_ceiling(trainer: Any, ceiling: int) -> None:
             "`raise_limit_to` needs a limit to begin with, and max_completion_length is None. Set "
             "it, or pass None to leave it alone."
         )
-    if ceiling < least_raise(limit):
+    if ceiling < limit:
         raise ValueError(
-            f"`raise_limit_to` must be at least a quarter above the limit, {limit}, got {ceiling}. "
-            f"Pass at least {least_raise(limit)}, or None to leave the limit alone."
+            f"`raise_limit_to` must be above the limit, {limit}, got {ceiling}. Pass a larger "
+            "number of tokens, or None to leave the limit alone."
         )
     window = get_context_window(trainer, limit)
     if window is not None and ceiling >= window:
@@ -40,22 +41,44 @@ def check_ceiling(trainer: Any, ceiling: int) -> None:
         )
 
 
+def ceiling_findings(trainer: Any, ceiling: int | None) -> list[Finding]:
+    """A `raise_limit_to` that is too close to the limit to be of use."""
+    limit = get_limit(trainer)
+    # At the very limit: a training before this one may have raised it.
+    if ceiling is None or limit is None or not limit < ceiling < least_raise(limit):
+        return []
+    fact = (
+        f"raise_limit_to={ceiling} is less than a quarter above the limit, {limit}, and a smaller "
+        "raise is never made"
+    )
+    return [Finding("raise-limit-to", fact, f"pass at least {least_raise(limit)}")]
+
+
 def find_longest_prompt(trainer: Any, ceiling: int) -> int:
     """Tokens of the longest prompt of the data, where that may bound the limit; else 0.
 
     A prompt longer than all before would meet a limit that was raised into its room: a vLLM server
     refuses it, and a model with learned positions fails on it. Raises nothing.
     """
-    try:
-        window = get_context_window(trainer, ceiling)
-        return 0 if window is None else longest_prompt(trainer, above=window - ceiling)
-    except Exception:
-        logger.debug("The prompts of the data could not be measured.", exc_info=True)
-        return 0
+    longest = 0
+    evaluation = trainer.eval_dataset
+    named = evaluation if isinstance(evaluation, dict) else {"evaluation": evaluation}
+    for dataset in (trainer.train_dataset, *named.values()):
+        try:
+            window = get_context_window(trainer, ceiling)
+            if window is not None:
+                least = max(longest, window - ceiling)
+                longest = max(longest, longest_prompt(trainer, dataset, above=least))
+        except Exception:  # of whatever the data hold
+            logger.debug("The prompts of a data set could not be measured.", exc_info=True)
+    return longest
 
 
-def raise_again(trainer: Any, raised_to: int, ceiling: int, longest_prompt: int) -> None:
-    """Set the limit that the checkpoint was written under, as far as this run allows it."""
+def raise_again(trainer: Any, raised_to: int, ceiling: int, longest: int) -> None:
+    """Set the limit that the checkpoint was written under, as far as this run allows it.
+
+    It left room for the prompts of the run before; `longest` is that of this one's data.
+    """
     window = get_context_window(trainer, raised_to)
-    room = raised_to if window is None else window - longest_prompt
+    room = raised_to if window is None else window - longest
     raise_limit(trainer, min(raised_to, ceiling, room))

@@ -32,7 +32,14 @@ from truncation_guard.trainer_setup import (
 logger = logging.getLogger("truncation_guard")
 
 Kind = Literal[
-    "context", "stop-tokens", "soft-punishment", "masked-twice", "kl-term", "unsloth", "groups"
+    "context",
+    "stop-tokens",
+    "soft-punishment",
+    "masked-twice",
+    "kl-term",
+    "unsloth",
+    "groups",
+    "raise-limit-to",
 ]
 
 _LONGER_WINDOW = "use a longer window (with vLLM: vllm_max_model_length)"

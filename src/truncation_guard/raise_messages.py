@@ -51,8 +51,8 @@ def wording(decision: LimitDecision, limit_name: str) -> tuple[str, str]:
             _ELSEWHERE,
         )
     return (
-        f"{seen}, and raise_limit_to={decision.ceiling} or the context window leaves no room for "
-        "more",
+        f"{seen}, and raise_limit_to={decision.ceiling} or what the longest prompt "
+        f"({decision.longest_prompt} tokens) leaves of the context window leaves no room for more",
         f"if most of them are getting somewhere, allow more; otherwise {_ELSEWHERE}",
     )
 

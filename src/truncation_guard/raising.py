@@ -44,6 +44,8 @@ class LimitDecision:
     """Completions in both windows."""
     ceiling: int
     """The limit that is never passed."""
+    longest_prompt: int
+    """In tokens: what it leaves of the context window is not passed either."""
 
 
 def least_raise(limit: int) -> int:
@@ -71,24 +73,29 @@ class LimitRaiser:
         self._cut: Counter[int] = Counter()
         self._bad_window: tuple[Counter[int], Counter[int]] | None = None
         """The window before this one, where it was a bad one."""
-        self.longest_prompt = 0
+        self._longest_prompt = 0
         """In tokens, of those that any process knew of."""
         self.raised_to: int | None = None
         """The newest limit that was decided for, in tokens; None before the first."""
         self._share_before_raise: float | None = None
-        self._is_done = False
-        """Whether it has been said that length is not the cause."""
+        self._done: Reason | None = None
+        """Why the limit stays from now on, which has been said."""
 
     def update(self, batch: BatchCounts) -> LimitDecision | None:
-        """Take a batch of training in.
+        """Take a batch in; of an evaluation its prompts alone.
 
         Returns:
             A decision at the end of a second bad window; None otherwise.
         """
-        self.longest_prompt = max(self.longest_prompt, batch.longest_prompt)
+        self._longest_prompt = max(self._longest_prompt, batch.longest_prompt)
+        if not batch.training:
+            return None
         if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
             self._start_window()
             self._bad_window, self._limit = None, batch.limit
+            if batch.limit is not None and batch.limit < (self.raised_to or 0):
+                # Somebody has lowered it: what the last raise did says nothing any more.
+                self._share_before_raise = self._done = None
         if find_obstacle(batch) is not None:  # which the monitor's lines speak of
             return None
         self._ended.update(batch.ended)
@@ -102,7 +109,11 @@ class LimitRaiser:
             self._share_before_raise = None  # the raise worked; what comes later is another matter
         self._bad_window = newer if share > self._warn_above else None
         self._start_window()
-        if self._is_done or earlier is None or not _share(earlier) <= share > self._warn_above:
+        if (
+            self._done is not None
+            or earlier is None
+            or not _share(earlier) <= share > self._warn_above
+        ):
             return None
         return self._decide(batch, batch.limit, earlier, newer)
 
@@ -112,10 +123,10 @@ class LimitRaiser:
             "limit": self._limit,
             "window": [to_pairs(self._ended), to_pairs(self._cut)],
             "bad_window": self._bad_window and [to_pairs(part) for part in self._bad_window],
-            "longest_prompt": self.longest_prompt,
             "raised_to": self.raised_to,
             "share_before_raise": self._share_before_raise,
-            "is_done": self._is_done,
+            # Room there may be in the run that resumes: another ceiling, window or data.
+            "is_done": self._done == "no-effect",
             "ceiling": self._ceiling,
         }
 
@@ -136,11 +147,11 @@ class LimitRaiser:
         limit = None if limit is None else int(limit)
         raised_to = None if raised_to is None else int(raised_to)
         share = None if share is None else float(share)
-        longest_prompt, is_done = int(state["longest_prompt"]), bool(state["is_done"])
-        is_done = is_done and state["ceiling"] == self._ceiling  # else this script allows another
+        # Another ceiling is another chance.
+        is_done = bool(state["is_done"]) and state["ceiling"] == self._ceiling
         self._limit, self._bad_window, self._share_before_raise = limit, bad_window, share
-        self._ended, self._cut, self.longest_prompt = ended, cut, longest_prompt
-        self._is_done, self.raised_to = is_done, raised_to
+        self._ended, self._cut, self.raised_to = ended, cut, raised_to
+        self._done = "no-effect" if is_done else None
 
     def _start_window(self) -> None:
         self._ended, self._cut = Counter(), Counter()
@@ -159,7 +170,7 @@ class LimitRaiser:
         least = least_raise(limit)
         room = self._ceiling
         if batch.context_window is not None:
-            room = min(room, batch.context_window - self.longest_prompt)
+            room = min(room, batch.context_window - self._longest_prompt)
         if (
             before_raise is not None
             and share >= _STILL * before_raise
@@ -172,7 +183,7 @@ class LimitRaiser:
             advice = advise(LengthSample.from_histograms(ended, cut), limit, self._coverage)
             reason = "doubled" if advice.quantile is None else "observed"
             after = min(max(advice.next_limit or least, least), room)
-        self._is_done = after is None
+        self._done = reason if after is None else None
         self._bad_window = None
         if after is not None:
             # Of a smaller step it is not said that it should have helped.
@@ -186,6 +197,7 @@ class LimitRaiser:
             share_before_raise=before_raise,
             completions=ended.total() + cut.total(),
             ceiling=self._ceiling,
+            longest_prompt=self._longest_prompt,
         )
 
 

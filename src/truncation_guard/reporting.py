@@ -123,7 +123,7 @@ class Reporter:
         self._write(record.batch_entry(counts, self.mode, self._newest[2]))
         if not counts.training:
             self._evaluation = counts if self._evaluation is None else self._evaluation + counts
-            return None
+            return None if self.raiser is None else self.raiser.update(counts)
         self._evaluation = None  # an evaluation that did not get to its end
         self._total = counts if self._total is None else self._total + counts
         self._say(self.monitor.update(counts))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 NOT_FOUND, NOT_SEARCHED = -1, -2
 _LARGEST_INTEGER = 2**24
-"""Of those that float32 holds one by one: some configs give a window beyond all bounds."""
+"""Of those that float32 holds one by one: what is said to have no bound may be beyond it."""
 _SEARCHED_ROWS = 8
 """Rows that each process searches for an unknown end of turn: a search reads every token."""
 
@@ -182,7 +182,7 @@ def describe_completions(
     rows = _outcomes(rules, prompt_lengths, full, own, last, tool_causes)
     rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
     rows[:, Column.LONGEST_PROMPT] = max(prompt_lengths)
-    rows[:, Column.LIMIT] = rules.limit or 0
+    rows[:, Column.LIMIT] = min(rules.limit or 0, _LARGEST_INTEGER)
     rows[:, Column.CONTEXT_WINDOW] = min(rules.context_window or 0, _LARGEST_INTEGER)
     if rules.end_of_turn:
         rows[:, Column.END_OF_TURN] = torch.tensor(

@@ -7,6 +7,7 @@ inside of TRL and transformers: read in TRL 1.16 and transformers 5.24; the name
 an underscore are the ones to check in a new version.
 """
 
+import copy
 import inspect
 import weakref
 from abc import ABC, abstractmethod
@@ -59,7 +60,20 @@ class _WrappedMethod:
         # A strong reference would keep the trainer, and its model, until the next collection.
         self._trainer = weakref.ref(trainer)
         self._name = name
-        self._replaced = vars(trainer).get(name)
+        replaced = vars(trainer).get(name)  # a wrapper of ours is that of a trainer it is a copy of
+        self._replaced = None if isinstance(replaced, _WrappedMethod) else replaced
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_WrappedMethod":
+        """That of the copied trainer."""
+        trainer = self._trainer()
+        copied = object.__new__(_WrappedMethod)
+        copied._trainer = weakref.ref(memo.get(id(trainer), trainer))
+        copied._name, copied._replaced = self._name, copy.deepcopy(self._replaced, memo)
+        return copied
+
+    def is_of(self, trainer: Any) -> bool:
+        """Whether it is this trainer's own, and not that of one it is a copy of."""
+        return self._trainer() is trainer
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         trainer = self._trainer()
@@ -136,7 +150,8 @@ def install(trainer: Any) -> None:
     it back.
     """
     for name in WRAPPED_METHODS:
-        if not isinstance(getattr(trainer, name), _WrappedMethod):
+        method = getattr(trainer, name)
+        if not (isinstance(method, _WrappedMethod) and method.is_of(trainer)):
             setattr(trainer, name, _WrappedMethod(trainer, name))
 
 

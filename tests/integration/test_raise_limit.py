@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from datasets import Dataset
 from integration.distributed import launch
 from integration.test_outcomes import CALL, END, LONG, TURNS, chat_model, chat_trainer
+from transformers import TrainerCallback
 
 from truncation_guard import TruncationGuardCallback, set_max_completion_length
 from truncation_guard.record import FILE_NAME, read_record
@@ -128,8 +130,9 @@ def test_a_model_that_never_stops_gets_the_ceiling_and_then_another_line(
     (line,) = lines(caplog, "not-length")
     assert line.split(" | ")[1] == (
         "100% and then 100% of the completions of two windows were cut off under "
-        "max_completion_length=50, and raise_limit_to=50 or the context window leaves no room for "
-        "more -> if most of them are getting somewhere, allow more; otherwise look elsewhere: at "
+        "max_completion_length=50, and raise_limit_to=50 or what the longest prompt (1 tokens) "
+        "leaves of the context window leaves no room for more -> if most of them are getting "
+        "somewhere, allow more; otherwise look elsewhere: at "
         "the stop tokens, at completions that repeat themselves (log_completions=True shows them), "
         "at a reward that pays for length"
     )
@@ -301,14 +304,27 @@ def test_a_raised_tool_budget_stays_where_the_guard_is_removed(tmp_path: Path) -
     assert get_limit(made) == made.max_completion_length == 20
 
 
-@pytest.mark.parametrize("where", ["train", "eval", "eval by name"])
+@pytest.mark.parametrize("where", ["train", "eval", "eval by name", "eval, a stream"])
 def test_the_longest_prompt_of_the_data_keeps_its_room(where: str, tmp_path: Path) -> None:
     """It comes last: what was seen before says nothing of it."""
     words = [*["w3"] * 255, " ".join(["w4"] * 40)]
     data = Dataset.from_dict({"prompt": words})
     short = data.select(range(255))
-    evaluation = {"train": short, "eval": data, "eval by name": {"a": short, "b": data}}[where]
-    args = tiny.config(tmp_path, max_completion_length=16, max_steps=20)
+    evaluation = {
+        "train": Dataset.from_dict({"question": ["a data set without prompts"]}),
+        "eval": data,
+        "eval by name": {"a": short, "b": data},
+        "eval, a stream": data.select(range(248, 256)).to_iterable_dataset(),
+    }[where]
+    is_streamed = where == "eval, a stream"  # so that only an evaluation shows them
+    settings = {
+        "eval_strategy": "steps",
+        "eval_steps": 5,
+        "accelerator_config": {"split_batches": False},
+    }
+    args = tiny.config(
+        tmp_path, max_completion_length=16, max_steps=20, **(settings if is_streamed else {})
+    )
     made = tiny.trainer(
         args,
         finished,
@@ -320,6 +336,76 @@ def test_the_longest_prompt_of_the_data_keeps_its_room(where: str, tmp_path: Pat
     calls = write(made, [[5] * 200])
     made.train()
     assert limits(calls) == [16, 24]  # 64 - 40
+
+
+def test_a_limit_lowered_by_hand_gets_another_chance(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the raise before it did says nothing of it."""
+
+    class Lower(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 20:  # the limit went from 16 to 32 before the 18th batch
+                set_max_completion_length(made, 12)
+
+    made = trainer(tmp_path, guard=guard(32), max_steps=40)
+    made.add_callback(Lower())
+    calls = write(made, [[5] * 200, needs(10)])
+    made.train()
+    assert limits(calls) == [16, 32, 12, 24]
+    assert lines(caplog, "not-length") == []
+
+
+@pytest.mark.parametrize("step", [16, 17])
+def test_a_raise_that_is_coming_does_not_undo_a_lower_limit(step: int, tmp_path: Path) -> None:
+    class Lower(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == step:
+                set_max_completion_length(made, 12)
+
+    made = trainer(tmp_path, guard=guard(64), max_steps=24)
+    made.add_callback(Lower())
+    calls = write(made, [[5] * 200])
+    made.train()
+    assert limits(calls) == [16, 12]
+
+
+def test_where_there_was_no_room_other_data_may_have_it(tmp_path: Path) -> None:
+    settings = {"max_completion_length": 16, "max_steps": 20, "learning_rate": 1e-4}
+    saving = settings | {"save_strategy": "steps", "save_steps": 20}
+    long = Dataset.from_dict({"prompt": [" ".join(["w4"] * 48)] * 64})
+    made = tiny.trainer(tiny.config(tmp_path, **saving), finished, [guard(60)], train_dataset=long)
+    write(made, [[5] * 200])
+    made.train()
+    assert get_limit(made) == 16
+    args = tiny.config(tmp_path, **(settings | {"max_steps": 40}))
+    resumed = tiny.trainer(args, finished, [guard(60)])
+    calls = write(resumed, [[5] * 200])
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-20"))
+    assert limits(calls) == [16, 32]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copied_trainer_has_rollouts_of_its_own(copied: Any, tmp_path: Path) -> None:
+    made = trainer(tmp_path, guard=guard(), max_steps=2)
+    calls = write(made, [needs(10)])
+    other = copied(made)
+    own = write(other, [needs(10)])
+    other.train()
+    assert calls == []
+    assert len(own) == 2
+    assert "truncation_guard/limit" in other.state.log_history[0]
+
+
+def test_the_record_of_a_resume_begins_at_the_raised_limit(tmp_path: Path) -> None:
+    settings = {"max_steps": 30, "save_strategy": "steps", "save_steps": 30}
+    made = trainer(tmp_path, guard=guard(), **settings)
+    write(made, [needs(40)])
+    made.train()
+    resumed = trainer(tmp_path, guard=guard(), **(settings | {"max_steps": 32}))
+    write(resumed, [needs(40)])
+    resumed.train(resume_from_checkpoint=True)
+    assert read_record(tmp_path / FILE_NAME)[-1].start["limit"] == 32
 
 
 def test_a_checkpoints_limit_leaves_room_for_the_prompts_of_the_new_data(tmp_path: Path) -> None:
@@ -387,14 +473,33 @@ def test_two_processes_come_to_the_same_limit_at_the_same_batch(tmp_path: Path) 
     assert [limit for limit, _ in itertools.groupby(first["limits"])] == [16, 32, 40]
 
 
-@pytest.mark.parametrize("limit", [8, 128, 159])
-def test_a_ceiling_that_could_never_be_used_is_refused(limit: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ceiling", "least"), [(128, None), (129, 160), (159, 160), (160, None)])
+def test_a_ceiling_too_close_to_the_limit_is_said_to_be_of_no_use(
+    ceiling: int, least: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = trainer(tmp_path, guard=guard(ceiling), max_completion_length=128, max_steps=1)
+    write(made, [needs(10)])
+    made.train()
+    expected = (
+        []
+        if least is None
+        else [
+            "[truncation-guard] WARN config step=0 mode=downweight check=raise-limit-to | "
+            f"raise_limit_to={ceiling} is less than a quarter above the limit, 128, and a smaller "
+            f"raise is never made -> pass at least {least}"
+        ]
+    )
+    assert lines(caplog, "config") == expected
+
+
+@pytest.mark.parametrize("limit", [8, 127])
+def test_a_ceiling_below_the_limit_is_refused(limit: int, tmp_path: Path) -> None:
     made = trainer(tmp_path, guard=guard(limit), max_completion_length=128)
     with pytest.raises(ValueError, match="raise_limit_to") as error:
         made.train()
     assert str(error.value) == (
-        f"`raise_limit_to` must be at least a quarter above the limit, 128, got {limit}. Pass at "
-        "least 160, or None to leave the limit alone."
+        f"`raise_limit_to` must be above the limit, 128, got {limit}. Pass a larger number of "
+        "tokens, or None to leave the limit alone."
     )
 
 
