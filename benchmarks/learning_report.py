@@ -216,4 +216,5 @@ def _draw_arms(
     for place in range(1, len(shares)):
         axes.axvline(place - 0.5, color="0.9")
     axes.set_xticks(range(len(shares)), [f"{100 * share:.0f}" for share in shares])
+    axes.set_ylim(0, 100)  # an interval of Student's t knows no bounds
     axes.grid(axis="y", color="0.9")
