@@ -142,6 +142,18 @@ class TestGettingThere:
         made._generate(["w3"] * 8)
         assert guard.state() == before
 
+    @pytest.mark.parametrize("first", ["attach", "add"])
+    def test_attached_and_added_it_hears_each_event_once(self, tmp_path, first):
+        made = tiny.trainer(tiny.config(tmp_path), tiny.scripted(REWARDS), rollouts=HALF_CUT)
+        guard = TruncationGuardCallback()
+        add = {"attach": lambda: guard.attach(made), "add": lambda: made.add_callback(guard)}
+        add[first]()
+        add["add" if first == "attach" else "attach"]()
+        made.train()
+        lines = (tmp_path / FILE_NAME).read_text().splitlines()
+        kinds = [json.loads(line)["kind"] for line in lines]
+        assert kinds == ["start", "batch", "end"]
+
     def test_attaching_during_training_does_not_break_the_next_save(self, tmp_path):
         class Late(TrainerCallback):
             def on_step_end(self, args, state, control, **kwargs):

@@ -129,8 +129,11 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
                 "This trainer has a TruncationGuardCallback already, and two would change its "
                 "advantages twice. Remove one of them."
             )
-        if not any(callback is self for callback in callbacks):
+        mine = [place for place, callback in enumerate(callbacks) if callback is self]
+        if not mine:
             trainer.add_callback(self)
+        for place in reversed(mine[1:]):  # added and attached: its events would come twice
+            del callbacks[place]
         trainer_hooks.install(trainer)
         self._watch(trainer)
         if self.restored_state is None:
@@ -175,6 +178,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if resumed_from_step is not None:
             rollouts.contain(self._restore, saved_states.get(type(self).__name__))
             rollouts.contain(self._raise_again, trainer, longest_prompt)
+            rollouts.contain(self._say_what_is_not_raised, trainer)
         rollouts.contain(self._open, trainer, resumed_from_step)
         saved_states[type(self).__name__] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
@@ -292,6 +296,14 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         raiser, ceiling = self._reporter and self._reporter.raiser, self._options.raise_limit_to
         if raiser and raiser.raised_to and ceiling:
             limit_control.raise_again(trainer, raiser.raised_to, ceiling, longest_prompt)
+
+    def _say_what_is_not_raised(self, trainer: Any) -> None:
+        """Of a checkpoint's limit that this run does not allow."""
+        reporter, limit = self._reporter, get_limit(trainer)
+        if reporter and reporter.raised_to and limit is not None and limit < reporter.raised_to:
+            text = setup_messages.not_raised(reporter.raised_to, limit)
+            step = trainer.state.global_step
+            reporter.warn("config", step, *text, check="raise-limit-to")
 
     def _check_setup(self, trainer: Any) -> None:
         if self._reporter is not None:

@@ -6,6 +6,7 @@ alone writes.
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ class Reporter:
                 window=options.window,
                 coverage=options.coverage,
             )
+        self.raised_to: int | None = None
+        """The limit in tokens that a checkpoint was written under, where it had been raised."""
         self._options = options
         self.mode: Mode = mode
         self._is_main_process = is_main_process
@@ -85,6 +88,8 @@ class Reporter:
         if not isinstance(state, Mapping):
             return [lost for _, part, lost in parts if part is not None]
         damaged = []
+        with suppress(Exception):  # also where this run does not raise
+            self.raised_to = int(state["raiser"]["raised_to"])
         for name, part, lost in parts:
             if part is None or state.get(name) is None:
                 continue

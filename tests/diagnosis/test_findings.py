@@ -388,7 +388,11 @@ FOLLOW = "follow the first of the lines"
         ),
         (
             {"warned": None, "guarded": True},
-            ("unknown", "a guard was on; whether it wrote WARN lines is not recorded", ""),
+            (
+                "unknown",
+                "a guard was on; its WARN lines are in the log of the run, which was not read",
+                "",
+            ),
         ),
     ],
 )
@@ -1039,7 +1043,7 @@ def test_a_share_is_never_rounded_to_all(share: float, text: str) -> None:
         (
             trace(entries([0.8] * 4 + [0.0] * 6), limit=LIMIT),
             "is not what holds this run back: 80% of the completions were cut off for a time, but "
-            "0% at the end, and hardly any after step 5",
+            "0% at the end, and hardly any after step 4",
         ),
         (
             trace(entries([0.8])),

@@ -142,7 +142,7 @@ EXPECTED = [
         "recovered_ten_entries/trainer_state.json",
         "is not",
         "57.8% of the completions were cut off for a time, but 0% at the end, and hardly "
-        "any after step 30",
+        "any after step 20",
         "",
         "",
     ),

@@ -193,7 +193,9 @@ def test_evaluation_does_not_count(tmp_path: Path) -> None:
     assert any(not training for training, _ in calls)
 
 
-def test_the_raised_limit_survives_a_checkpoint(tmp_path: Path) -> None:
+def test_the_raised_limit_survives_a_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = {"max_steps": 30, "save_strategy": "steps", "save_steps": 30}
     made = trainer(tmp_path, guard=guard(), **settings)
     write(made, [needs(40)])
@@ -211,8 +213,16 @@ def test_the_raised_limit_survives_a_checkpoint(tmp_path: Path) -> None:
             **(settings | {"max_steps": 32}),
         )
         calls = write(other, [needs(40)])
+        caplog.clear()
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-30"))
-        assert limits(calls) == [options.get("raise_limit_to", 16)]
+        allowed = options.get("raise_limit_to", 16)
+        assert limits(calls) == [allowed]
+        assert lines(caplog, "config") == [
+            "[truncation-guard] WARN config step=30 mode=downweight check=raise-limit-to | the "
+            f"checkpoint was written under a limit that had been raised to 32, and this run goes "
+            f"on at {allowed} -> unless that is meant: pass raise_limit_to=32 or more, or set "
+            "max_completion_length=32"
+        ]
 
 
 class Gradients:

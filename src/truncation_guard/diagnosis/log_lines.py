@@ -24,6 +24,8 @@ _PAIR = re.compile(
 _WARN = re.compile(r"\[truncation-guard\] WARN (\S+) step=\d+ mode=(\S+) ([^|]*)")
 _LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d{1,15})\b")
 _WARNED_LIMIT = re.compile(r"\b(limit|raised_to)=(\d{1,15})\b")
+_EPOCH_ROUNDING = 1e-3
+"""Entries of training are printed with four digits, those that `evaluate` returns with all."""
 _MASKED = re.compile(r"mask_truncated_completions['\"]?\s*[=: ]\s*(True|true|False|false)")
 _PILE = 0.2
 """Share of the entries whose longest completion has one length, where a limit is near."""
@@ -146,7 +148,9 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
     # Where TRL's entries are, what else speaks of a reward is none of them.
     has_trls = any(entry.of_trl and not entry.is_cut for entry in log.entries)
     entries = [e for e in log.entries if e.of_trl or e.is_cut or not has_trls]
-    kept, notes = drop_what_was_done_again(entries, lambda entry: entry.window.epoch)
+    kept, notes = drop_what_was_done_again(
+        entries, lambda entry: entry.window.epoch, rounding=_EPOCH_ROUNDING
+    )
     cut = sum(entry.is_cut for entry in entries)
     if cut:
         notes.append(f"Of {cut} entries that are cut only a part could be read.")

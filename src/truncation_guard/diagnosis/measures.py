@@ -44,7 +44,7 @@ class Course:
     """Its step."""
     entries: int
     last_above: float | None
-    """The last step around which the mean of a fifth was above 5 %; None where it never was."""
+    """The last step above 5 % of the last fifth whose mean was; None where none was."""
     noise: float
     """Standard error of the difference of two fifths."""
 
@@ -231,7 +231,8 @@ def _last_above(windows: Sequence[Window], values: Sequence[float]) -> float | N
     sums = [0.0, *accumulate(values)]
     for end in range(len(values), width - 1, -1):
         if (sums[end] - sums[end - width]) / width > NOTABLE + _ROUNDING:
-            return windows[end - 1].step
+            last = max(i for i in range(end - width, end) if values[i] > NOTABLE)
+            return windows[last].step
     return None
 
 

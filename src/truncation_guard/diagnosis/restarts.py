@@ -11,13 +11,17 @@ Entry = TypeVar("Entry")
 
 
 def drop_what_was_done_again(
-    entries: Iterable[Entry], progress: Callable[[Entry], float | None]
+    entries: Iterable[Entry],
+    progress: Callable[[Entry], float | None],
+    *,
+    rounding: float = 0.0,
 ) -> tuple[list[Entry], list[str]]:
     """The entries of the last run, its restarts from checkpoints joined.
 
     Args:
         entries: in the order of the log.
         progress: how far training was, in epochs or steps; None where an entry does not say.
+        rounding: relative error of what `progress` gives: going back by less is none.
 
     Returns:
         The entries that count, and notes on what was dropped.
@@ -27,7 +31,7 @@ def drop_what_was_done_again(
     furthest: float | None = None
     for entry in entries:
         now = progress(entry)
-        if now is not None and furthest is not None and now < furthest:
+        if now is not None and furthest is not None and now < furthest * (1 - rounding):
             while kept and _at_or_past(progress(kept[-1]), now):
                 kept.pop()
             runs, resumed = (runs, resumed + 1) if kept else (runs + 1, 0)

@@ -127,7 +127,7 @@ def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "unknown":
-        return "a guard was on; whether it wrote WARN lines is not recorded", ""
+        return "a guard was on; its WARN lines are in the log of the run, which was not read", ""
     if not evidence["codes"] and evidence["guarded"]:
         line = "no WARN line of it"
         if evidence["others"]:
