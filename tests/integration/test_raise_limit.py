@@ -328,6 +328,8 @@ def test_the_longest_prompt_of_the_data_keeps_its_room(where: str, tmp_path: Pat
         "eval, a stream": data.select(range(248, 256)).to_iterable_dataset(),
     }[where]
     is_streamed = where == "eval, a stream"  # so that only an evaluation shows them
+    if is_streamed:
+        versions.require("1.9", "data sets that are streams")
     settings = {
         "eval_strategy": "steps",
         "eval_steps": 5,
