@@ -67,7 +67,8 @@ def functions() -> dict[str, FunctionType]:
             for member in (value, *members):
                 function = _function(member)
                 if function is not None and function.__code__.co_filename.startswith(_PACKAGE):
-                    found[_name(function.__code__, function.__module__)] = function
+                    # A public one says that its module is the package, once somebody asked for it.
+                    found[_name(function.__code__, function.__globals__["__name__"])] = function
     return found
 
 
