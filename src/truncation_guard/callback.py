@@ -178,7 +178,6 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if resumed_from_step is not None:
             rollouts.contain(self._restore, saved_states.get(type(self).__name__))
             rollouts.contain(self._raise_again, trainer, longest_prompt)
-            rollouts.contain(self._say_what_is_not_raised, trainer)
         rollouts.contain(self._open, trainer, resumed_from_step)
         saved_states[type(self).__name__] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
@@ -297,19 +296,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if raiser and raiser.raised_to and ceiling:
             limit_control.raise_again(trainer, raiser.raised_to, ceiling, longest_prompt)
 
-    def _say_what_is_not_raised(self, trainer: Any) -> None:
-        """Of a checkpoint's limit that this run does not allow."""
-        reporter, limit = self._reporter, get_limit(trainer)
-        if reporter and reporter.raised_to and limit is not None and limit < reporter.raised_to:
-            text = setup_messages.not_raised(reporter.raised_to, limit)
-            step = trainer.state.global_step
-            reporter.warn("config", step, *text, check="raise-limit-to")
-
     def _check_setup(self, trainer: Any) -> None:
         if self._reporter is not None:
             weight = self._options.truncated_weight
             findings = check_setup(trainer, self._reporter.mode, weight)
-            findings += limit_control.ceiling_findings(trainer, self._options.raise_limit_to)
+            findings += limit_control.ceiling_findings(
+                trainer, self._options.raise_limit_to, self._reporter.raised_to
+            )
             self._reporter.warn_of_setup(trainer.state.global_step, findings)
 
     def _restore(self, entry: Any) -> None:

@@ -41,17 +41,36 @@ def check_ceiling(trainer: Any, ceiling: int) -> None:
         )
 
 
-def ceiling_findings(trainer: Any, ceiling: int | None) -> list[Finding]:
-    """A `raise_limit_to` that is too close to the limit to be of use."""
+def ceiling_findings(trainer: Any, ceiling: int | None, checkpoint: int | None) -> list[Finding]:
+    """What is said of a `raise_limit_to` that is too low, or that is not there.
+
+    Args:
+        trainer: whose training begins.
+        ceiling: `raise_limit_to`.
+        checkpoint: the limit in tokens that a checkpoint had been raised to.
+    """
     limit = get_limit(trainer)
-    # At the very limit: a training before this one may have raised it.
-    if ceiling is None or limit is None or not limit < ceiling < least_raise(limit):
+    if limit is None:
         return []
-    fact = (
-        f"raise_limit_to={ceiling} is less than a quarter above the limit, {limit}, and a smaller "
-        "raise is never made"
-    )
-    return [Finding("raise-limit-to", fact, f"pass at least {least_raise(limit)}")]
+    findings = []
+    if checkpoint is not None and limit < checkpoint:
+        fact = (
+            f"the checkpoint was written under a limit that had been raised to {checkpoint}, and "
+            f"this run goes on at {limit}"
+        )
+        remedy = (
+            f"unless that is meant: pass raise_limit_to={checkpoint} or more, or set "
+            f"max_completion_length={checkpoint}"
+        )
+        findings.append(Finding("raise-limit-to", fact, remedy))
+    # At the very limit: a training before this one may have raised it.
+    if ceiling is not None and limit < ceiling < least_raise(limit):
+        fact = (
+            f"raise_limit_to={ceiling} is less than a quarter above the limit, {limit}, and a "
+            "smaller raise is never made"
+        )
+        findings.append(Finding("raise-limit-to", fact, f"pass at least {least_raise(limit)}"))
+    return findings
 
 
 def find_longest_prompt(trainer: Any, ceiling: int) -> int:

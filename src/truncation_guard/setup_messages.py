@@ -25,18 +25,3 @@ def unknown_loss(trainer: Any) -> tuple[str, str]:
         "its mask and its advantages, but how it divides is not known",
         "see that it divides by the kept completions or tokens, or use mode='downweight'",
     )
-
-
-def not_raised(checkpoint: int, limit: int) -> tuple[str, str]:
-    """Of a checkpoint that was written under a raised limit, in a run that begins at a lower one.
-
-    Args:
-        checkpoint: its limit in tokens.
-        limit: that of this run.
-    """
-    return (
-        f"the checkpoint was written under a limit that had been raised to {checkpoint}, and this "
-        f"run goes on at {limit}",
-        f"unless that is meant: pass raise_limit_to={checkpoint} or more, or set "
-        f"max_completion_length={checkpoint}",
-    )

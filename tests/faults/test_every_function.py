@@ -58,9 +58,6 @@ NOT_IN_THESE_TRAININGS = {
     "in a resume that rebuilds the callback, before a training": {
         "trainer_hooks.remembered_options",
     },
-    "in a resume that allows less than the checkpoint": {
-        "setup_messages.not_raised",
-    },
     "after a fault": {
         "containment.ContainedRollouts.switch_off",
         "containment._log_error",
