@@ -35,24 +35,22 @@ def tokenizer(**special: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, **(names | special))
 
 
-def model(
-    seed: int = 0, eos_token_id: int | list[int] = EOS, dtype: torch.dtype = torch.float32
-) -> LlamaForCausalLM:
-    """One layer, hidden size 16."""
+def model(seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> LlamaForCausalLM:
+    """One layer, hidden size 16; `overrides` are of its config."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=16,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=PAD,
-        eos_token_id=eos_token_id,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config).to(dtype)
+    defaults = {
+        "vocab_size": 16,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "pad_token_id": PAD,
+        "eos_token_id": EOS,
+        "bos_token_id": None,
+    }
+    return LlamaForCausalLM(LlamaConfig(**(defaults | overrides))).to(dtype)
 
 
 def prompts(n: int) -> Dataset:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import chats
 import pytest
-import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+import tiny
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 import gsm8k
 import with_vllm
@@ -30,20 +30,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gsm8k")
     tokenizer = chats.tokenizer()
     tokenizer.save_pretrained(folder / "model")
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=None,
-        )
+    model = tiny.model(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=512,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
     )
     others = [n for n in range(0, len(tokenizer), STOP_EVERY) if n != tokenizer.pad_token_id]
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, *others]

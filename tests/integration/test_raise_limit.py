@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import tiny
-import torch
 import versions
 from datasets import Dataset
 from integration.distributed import launch
@@ -60,12 +59,7 @@ def trainer(
 
 def long_model() -> Any:
     """With room for 512 tokens."""
-    from transformers import LlamaForCausalLM
-
-    config = tiny.model().config
-    config.max_position_embeddings = 512
-    torch.manual_seed(0)
-    return LlamaForCausalLM(config)
+    return tiny.model(max_position_embeddings=512)
 
 
 def guard(ceiling: int = 128, **options: Any) -> TruncationGuardCallback:
