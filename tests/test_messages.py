@@ -26,6 +26,7 @@ def verdict(code: Code, counts: BatchCounts, **overrides: Any) -> Verdict:
         "share": counts.share,
         "counts": counts,
         "window_share": counts.share,
+        "lowest_share": 0.07,
         "window_truncated": counts.truncated,
         "window_completions": counts.completions,
         "over_window": False,
@@ -266,9 +267,9 @@ def test_the_line_of_rising() -> None:
     assert line(of) == (
         "[truncation-guard] WARN rising step=90 mode=downweight share=0.25 completions=8/32 "
         "groups=0/8 worst=0/4 limit=256 window_share=0.2 window_completions=102/512 | "
-        "the share of truncated completions has risen to 20% while their advantages are set to 0: "
-        "nothing pushes back any more (truncation_guard/reward is 0.1235); the 95th percentile of "
-        "the length is above 256 and not identified -> "
+        "the share of truncated completions has risen from 7% to 20% while their advantages are "
+        "set to 0: nothing pushes back any more (truncation_guard/reward is 0.1235); the 95th "
+        "percentile of the length is above 256 and not identified -> "
         "raise max_completion_length (next try: 512), or size it with "
         "truncation_guard.profile_rollouts; or use mode='penalize', or mode='downweight' "
         "with a truncated_weight above 0"
@@ -281,9 +282,9 @@ def test_the_line_of_rising_without_a_reward() -> None:
     assert line(of, mode="exclude") == (
         "[truncation-guard] WARN rising step=0 mode=exclude share=0.25 completions=8/32 "
         "groups=0/8 worst=0/4 limit=256 | "
-        "the share of truncated completions has risen to 25% while they are left out of the "
-        "baseline and of the loss: nothing pushes back any more; the 95th percentile of the length "
-        "is 300 -> "
+        "the share of truncated completions has risen from 7% to 25% while they are left out "
+        "of the baseline and of the loss: nothing pushes back any more; the 95th percentile of the "
+        "length is 300 -> "
         "raise max_completion_length to 320; or use mode='penalize', or mode='downweight' with a "
         "truncated_weight above 0"
     )

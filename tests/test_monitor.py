@@ -383,6 +383,7 @@ def test_rising_is_about_the_window() -> None:
     watch.update(batch(10, 100))
     verdict = said(watch.update(batch(16, 100)))
     assert (verdict.code, verdict.over_window, verdict.share) == ("rising", True, 0.16)
+    assert verdict.lowest_share == 0.10
 
 
 @pytest.mark.parametrize(

@@ -179,9 +179,10 @@ def _no_signal(verdict: Verdict, effect: str) -> tuple[str, str]:
 def _rising(verdict: Verdict, effect: str) -> tuple[str, str]:
     reward = verdict.counts.reward
     now = "" if reward is None else f" (truncation_guard/reward is {reward:.4g})"
+    lowest = percent(verdict.lowest_share or 0.0)  # there is one, or it could not have risen
     return (
-        f"the share of truncated completions has risen to {percent(verdict.share)} while "
-        f"{effect}: nothing pushes back any more{now}{_limit_fact(verdict)}",
+        f"the share of truncated completions has risen from {lowest} to {percent(verdict.share)} "
+        f"while {effect}: nothing pushes back any more{now}{_limit_fact(verdict)}",
         f"{_remedy(verdict)}; or use mode='penalize', or mode='downweight' with a truncated_weight "
         "above 0",
     )

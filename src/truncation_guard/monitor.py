@@ -55,6 +55,8 @@ class Verdict:
     counts: BatchCounts
     window_share: float
     """Share of truncated completions over the window; of the evaluation, in one."""
+    lowest_share: float | None
+    """The lowest of an earlier full window; None where there was none."""
     window_truncated: int
     window_completions: int
     over_window: bool
@@ -151,7 +153,7 @@ class TruncationMonitor:
         for code, share in self._findings(batch, window, earlier_lowest, self._warn_above).items():
             key = code if batch.training else f"eval/{code}"
             if self._may_say(key, batch.step, share):
-                return self._verdict(code, share, batch, window)
+                return self._verdict(code, share, batch, window, earlier_lowest)
         return None
 
     def _findings(
@@ -208,7 +210,14 @@ class TruncationMonitor:
         self._said[key] = (step, wait, share)
         return True
 
-    def _verdict(self, code: Code, share: float, batch: BatchCounts, window: Window) -> Verdict:
+    def _verdict(
+        self,
+        code: Code,
+        share: float,
+        batch: BatchCounts,
+        window: Window,
+        earlier_lowest: float | None,
+    ) -> Verdict:
         over_window = code == "rising" or (
             code == "truncated" and batch.training and not _at_once(batch)
         )
@@ -223,6 +232,7 @@ class TruncationMonitor:
             share=share,
             counts=batch,
             window_share=window.share,
+            lowest_share=earlier_lowest,
             window_truncated=window.truncated,
             window_completions=window.completions,
             over_window=over_window,
