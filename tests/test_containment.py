@@ -78,9 +78,12 @@ class Accelerator:
         self.is_main_process = process_index == 0
         self.sent: list[Tensor] = []
         self.other_failed = False
+        self.other_limit = 32
 
     def gather(self, rows: Tensor) -> Tensor:
         self.sent.append(rows)
+        if rows.dim() == 1:
+            return torch.cat([rows, torch.tensor([self.other_limit])])
         other = ROWS.clone()
         other[:, Column.FAILED] = int(self.other_failed)
         return torch.cat([rows, other])
@@ -104,7 +107,7 @@ class Run:
 
     @property
     def sent_flags(self) -> list[list[int]]:
-        return [rows[:, Column.FAILED].tolist() for rows in self.accelerator.sent]
+        return [rows[:, Column.FAILED].tolist() for rows in self.accelerator.sent if rows.dim() > 1]
 
 
 @pytest.fixture
@@ -455,3 +458,35 @@ def test_a_limit_that_cannot_be_set_is_logged_and_not_tried_again(
         "[truncation-guard] ERROR the limit could not be raised."
     ]
     assert errors[0].exc_info is not None
+
+
+# --- the limit of a checkpoint ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "restored"),
+    [(32, 32, [32]), (48, 32, [32]), (24, 32, [24]), (32, 0, []), (0, 32, []), (-1, 32, [])],
+)
+def test_the_limit_of_a_checkpoint_is_the_lowest_that_a_process_finds(
+    run: Run, raised: list[int], here: int, there: int, restored: list[int]
+) -> None:
+    run.accelerator.other_limit = there
+    run.stages.restore_limit(run.trainer, lambda: here)
+    assert raised == restored
+
+
+@pytest.mark.parametrize("nonsense", [None, "nonsense", 10**30, ZeroDivisionError])
+def test_a_process_that_cannot_find_it_takes_part_and_nobody_sets_one(
+    run: Run, raised: list[int], caplog: pytest.LogCaptureFixture, nonsense: Any
+) -> None:
+    def find() -> Any:
+        if nonsense is ZeroDivisionError:
+            raise ZeroDivisionError
+        return nonsense
+
+    run.stages.restore_limit(run.trainer, find)
+    assert raised == []
+    assert [sent.tolist() for sent in run.accelerator.sent] == [[0]]
+    assert tracebacks(caplog) == 1
+    assert is_untouched(run.batch())
+    assert run.sent_flags[-1] == [1, 1]

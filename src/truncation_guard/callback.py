@@ -177,7 +177,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         saved_states = cast(dict[str, Any], state.stateful_callbacks)
         if resumed_from_step is not None:
             rollouts.contain(self._restore, saved_states.get(type(self).__name__))
-            rollouts.contain(self._raise_again, trainer, longest_prompt)
+            rollouts.restore_limit(trainer, lambda: self._limit_to_restore(trainer, longest_prompt))
         rollouts.contain(self._open, trainer, resumed_from_step)
         saved_states[type(self).__name__] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
@@ -291,10 +291,12 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             findings = soft_punishment_findings(trainer, decision.after)
             self._reporter.warn_of_setup(counts.step, findings)
 
-    def _raise_again(self, trainer: Any, longest_prompt: int) -> None:
+    def _limit_to_restore(self, trainer: Any, longest_prompt: int) -> int:
+        """Tokens; 0 where the limit of the checkpoint had not been raised."""
         raiser, ceiling = self._reporter and self._reporter.raiser, self._options.raise_limit_to
-        if raiser and raiser.raised_to and ceiling:
-            limit_control.raise_again(trainer, raiser.raised_to, ceiling, longest_prompt)
+        if not (raiser and raiser.raised_to and ceiling):
+            return 0
+        return limit_control.limit_to_restore(trainer, raiser.raised_to, ceiling, longest_prompt)
 
     def _check_setup(self, trainer: Any) -> None:
         if self._reporter is not None:

@@ -48,6 +48,23 @@ class ContainedRollouts:
         """
         self._proposed = before, limit
 
+    def restore_limit(self, trainer: Any, find: Callable[[], int]) -> None:
+        """Set the limit of a checkpoint before the first rollout, the same on all processes.
+
+        One collective: all of them have to call this. A process whose guard failed finds none, and
+        none is set then.
+
+        Args:
+            trainer: whose limit it is.
+            find: the limit in tokens as far as this process knows, 0 for none; may raise.
+        """
+        none = torch.zeros(1, dtype=torch.int64)
+        found = self.contain(lambda: torch.tensor([int(find())]), like=none)
+        mine = none if found is None else found
+        limits = trainer.accelerator.gather(mine.to(trainer.accelerator.device))
+        if (limit := int(limits.min())) > 0:
+            _raise_limit(trainer, limit, at_least=0)
+
     def switch_off(self, reason: object) -> None:
         """Leave the trainer alone from now on. All processes have to do so together."""
         self._off = True
@@ -62,11 +79,7 @@ class ContainedRollouts:
         # Not in `contain`: a guard that failed since all agreed must not be left behind.
         if self._agreed is not None and trainer.model.training:
             (before, limit), self._agreed = self._agreed, None
-            try:
-                if (get_limit(trainer) or 0) >= before:
-                    raise_limit(trainer, limit)
-            except Exception:
-                _log_error("%s ERROR the limit could not be raised.", PREFIX, exc_info=True)
+            _raise_limit(trainer, limit, at_least=before)
         self.contain(self._guard.begin, trainer)
 
     def generated(self, trainer: Any, prompts: Sequence[Any], generated: tuple[Any, ...]) -> None:
@@ -147,6 +160,15 @@ class ContainedRollouts:
             )
             return None
         return result
+
+
+def _raise_limit(trainer: Any, limit: int, *, at_least: int) -> None:
+    """Raise the limit, unless it is below `at_least` by now; never raises an error."""
+    try:
+        if (get_limit(trainer) or 0) >= at_least:
+            raise_limit(trainer, limit)
+    except Exception:
+        _log_error("%s ERROR the limit could not be raised.", PREFIX, exc_info=True)
 
 
 def _log_error(text: str, *args: object, exc_info: bool | None = None) -> None:

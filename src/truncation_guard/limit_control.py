@@ -1,7 +1,7 @@
 """What the callback does about a limit that may be raised, beside deciding.
 
-The one idea: what cannot work is refused before training begins, and a checkpoint's limit is back
-before the first rollout.
+The one idea: what cannot work is refused, and what a run begins with is worked out, before the
+first rollout.
 """
 
 import logging
@@ -9,7 +9,7 @@ from typing import Any
 
 from truncation_guard.preflight import Finding
 from truncation_guard.raising import least_raise
-from truncation_guard.trainer_limits import get_context_window, get_limit, raise_limit
+from truncation_guard.trainer_limits import get_context_window, get_limit
 from truncation_guard.trainer_setup import longest_prompt
 
 logger = logging.getLogger("truncation_guard")
@@ -93,11 +93,11 @@ def find_longest_prompt(trainer: Any, ceiling: int) -> int:
     return longest
 
 
-def raise_again(trainer: Any, raised_to: int, ceiling: int, longest: int) -> None:
-    """Set the limit that the checkpoint was written under, as far as this run allows it.
+def limit_to_restore(trainer: Any, raised_to: int, ceiling: int, longest: int) -> int:
+    """The limit that the checkpoint was written under, as far as this run allows it.
 
     It left room for the prompts of the run before; `longest` is that of this one's data.
     """
     window = get_context_window(trainer, raised_to)
     room = raised_to if window is None else window - longest
-    raise_limit(trainer, min(raised_to, ceiling, room))
+    return min(raised_to, ceiling, room)

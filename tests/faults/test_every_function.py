@@ -28,6 +28,7 @@ THE_CONTAINMENT = {
     "containment.ContainedRollouts.generated",
     "containment.ContainedRollouts.rewarded",
     "containment.ContainedRollouts.scored",
+    "containment._raise_limit",
     "rollouts.failed_rows",
     "trainer_hooks._WrappedMethod.__call__",
     "trainer_hooks.find_listener",
@@ -138,22 +139,8 @@ each_course = pytest.mark.parametrize("course", COURSES)
 each_way = pytest.mark.parametrize("processes", ["alone", "two"])
 
 
-@pytest.mark.parametrize(
-    ("processes", "course"),
-    [
-        pytest.param(
-            way,
-            course,
-            marks=pytest.mark.xfail(
-                reason="a raised limit that one process fails to restore stays raised on the others"
-            )
-            if (way, course) == ("two", "resumed")
-            else (),
-        )
-        for way in ("alone", "two")
-        for course in COURSES
-    ],
-)
+@each_way
+@each_course
 def test_what_raises_leaves_one_traceback_and_a_training_without_a_guard(
     request: pytest.FixtureRequest, processes: str, course: str
 ) -> None:
