@@ -45,9 +45,9 @@ train.log (a log: means over log windows, as printed; entries: 20 of training, 0
                               of the completions at the end
  fine      truncated          no completion was cut off from
                               entry 1 to 20
- fine      no-signal          17.5% of the groups taught
-                              nothing: all their advantages are
-                              0
+ fine      no-signal          12.5% of the groups taught
+                              nothing at the end: all their
+                              advantages are 0
  fine      guarded            there was hardly anything to
                               guard the advantages against
 

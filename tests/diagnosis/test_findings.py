@@ -422,12 +422,21 @@ def test_groups_without_signal(share: float, severity: str) -> None:
     run = trace(entries([0.0] * 10, silent_groups=share, reward=FLAT))
     assert answer(run, "no-signal") == (
         severity,
-        f"{share_text(share)} of the groups taught nothing: all their advantages are 0",
+        f"{share_text(share)} of the groups taught nothing at the end: all their advantages are 0",
         "end truncation first, where there is some; then make the problems easier or harder, or "
         "raise num_generations"
         if severity == "warning"
         else "",
     )
+
+
+def test_the_signal_at_the_end_counts() -> None:
+    def severity(before: float, at_the_end: float) -> str:
+        run = trace(entries([0.0] * 10, silent_groups=[before] * 8 + [at_the_end] * 2, reward=FLAT))
+        return answer(run, "no-signal")[0]
+
+    assert severity(0.9, 0.1) == "fine"
+    assert severity(0.1, 0.9) == "warning"
 
 
 def test_solved_problems_are_no_alarm() -> None:

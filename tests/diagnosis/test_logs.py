@@ -56,7 +56,7 @@ EXPECTED = [
     Expected(
         "default_512_numbers.log",
         "is",
-        "51.2% of the completions were cut off at 512 tokens at the end, and 81.5% of the "
+        "51.2% of the completions were cut off at 512 tokens at the end, and 72.5% of the "
         "groups teach nothing",
         "truncated",
         "pile-up default-limit warned no-signal reward guarded",
@@ -93,10 +93,10 @@ EXPECTED = [
     Expected(
         "guarded_rising_bars_on_the_line.log",
         "is",
-        "69.8% of the completions were cut off at 200 tokens at the end, and the reward "
-        "does not rise",
+        "69.8% of the completions were cut off at 200 tokens at the end, and 75% of the "
+        "groups teach nothing",
         "truncated",
-        "pile-up reward rising",
+        "pile-up no-signal reward rising",
     ),
     Expected(
         "healthy.jsonl",
@@ -108,7 +108,7 @@ EXPECTED = [
     Expected(
         "long_limit_four_digits.log",
         "is",
-        "93.8% of the completions were cut off at 16384 tokens at the end, and 75% of the "
+        "93.8% of the completions were cut off at 16384 tokens at the end, and 91.7% of the "
         "groups teach nothing",
         "truncated",
         "pile-up warned no-signal reward guarded",

@@ -137,11 +137,12 @@ def _warned(trace: RunTrace, measures: Measures) -> Finding | None:
 
 
 def _no_signal(trace: RunTrace, measures: Measures) -> Finding:
-    if measures.silent is None:
+    silent = measures.silent
+    if silent is None:
         return word("no-signal", "unknown", {"source": trace.source})
-    evidence: Evidence = {"share": measures.silent}
+    evidence: Evidence = {"share": silent.last, "overall": silent.overall}
     # Where the reward has risen, they may be equal because most problems are solved by now.
-    if measures.silent < _HALF or measures.learns:
+    if silent.last < _HALF or measures.learns:
         return word("no-signal", "fine", evidence)
     return word("no-signal", "unknown" if _may_be_solved(measures) else "warning", evidence)
 

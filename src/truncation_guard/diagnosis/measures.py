@@ -88,8 +88,8 @@ class Measures:
     neither."""
     uniform: float | None
     """Share of the entries in which all rewards are equal."""
-    silent: float | None
-    """Share of groups without signal, over the run."""
+    silent: Course | None
+    """Share of groups without signal."""
     evaluation_cut: float | None
     """Share of truncated completions in the last evaluation."""
     evaluation_step: float | None
@@ -116,7 +116,7 @@ def measure(trace: RunTrace) -> Measures:
     spreads = [window.reward_std for window in training if window.reward_std is not None]
     steps = [window.step for window in training if window.step is not None]
     last_evaluation = _last_evaluation(trace.evaluation)
-    silent = mean_of(training, lambda w: w.silent_groups)
+    silent = _course(training, lambda w: w.silent_groups, under_last)
     uniform = sum(spread == 0 for spread in spreads) / len(spreads) if spreads else None
     below = mean_of(training, lambda w: below_share(w, trace.with_tools))
     return Measures(
@@ -132,7 +132,7 @@ def measure(trace: RunTrace) -> Measures:
         constant_length=_constant_length(last_fifth),
         reward=_course(training, lambda w: w.reward, training),
         reward_change=_change([w.reward for w in training if w.reward is not None]),
-        top=_top(training, max(uniform or 0.0, silent or 0.0)),
+        top=_top(training, max(uniform or 0.0, 0.0 if silent is None else silent.last)),
         uniform=uniform,
         silent=silent,
         evaluation_cut=mean_of(last_evaluation, cut),

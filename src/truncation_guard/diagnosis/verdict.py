@@ -122,8 +122,8 @@ def _harm(measures: Measures) -> str:
         return ""
     if measures.uniform is not None and measures.uniform >= _HALF:
         return "most of the time all rewards are equal"
-    if measures.silent is not None and measures.silent >= _HALF:
-        return f"{share_text(measures.silent)} of the groups teach nothing"
+    if measures.silent is not None and measures.silent.last >= _HALF:
+        return f"{share_text(measures.silent.last)} of the groups teach nothing"
     if measures.reward_change in ("flat", "falls"):
         return "the reward does not rise"
     return ""

@@ -146,7 +146,8 @@ def _no_signal(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if "source" in evidence:
         return f"how many groups had no signal is not in {_SOURCES[evidence['source']]}", ""
     fact = (
-        f"{share_text(evidence['share'])} of the groups taught nothing: all their advantages are 0"
+        f"{share_text(evidence['share'])} of the groups taught nothing at the end: all their "
+        "advantages are 0"
     )
     if severity == "fine":
         return fact, ""
