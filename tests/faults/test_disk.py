@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from faults import courses
-from integration import canned
 
 from truncation_guard import record
 from truncation_guard.record import FILE_NAME, read_record
@@ -26,8 +25,7 @@ PLACES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(scope="module")
 def on_a_good_disk(tmp_path_factory: pytest.TempPathFactory) -> courses.Outcome:
-    with canned.one_thread():
-        return courses.run(tmp_path_factory.mktemp("good"))
+    return courses.run(tmp_path_factory.mktemp("good"))
 
 
 def check(
@@ -47,8 +45,7 @@ def test_from_the_beginning(
     place: str,
 ) -> None:
     PLACES[place](tmp_path / FILE_NAME)
-    with canned.one_thread():
-        found = courses.run(tmp_path)
+    found = courses.run(tmp_path)
     check(found, on_a_good_disk, caplog, "[Errno ")
 
 
@@ -71,8 +68,7 @@ def test_on_the_way(
         append(path, entry)
 
     monkeypatch.setattr(record, "append", fails)
-    with canned.one_thread():
-        found = courses.run(tmp_path)
+    found = courses.run(tmp_path)
     check(found, on_a_good_disk, caplog, f"[Errno {number}] injected")
     assert len(calls) == after + 1  # it is not tried again
     assert len((tmp_path / FILE_NAME).read_text().splitlines()) == after
@@ -94,18 +90,16 @@ def test_in_the_middle_of_a_line(
 ) -> None:
     """What was whole stays, and the next training on a disk with room is recorded."""
     path, size = tmp_path / FILE_NAME, 2**18
-    with canned.one_thread():
-        courses.run(tmp_path)
-        length = len(path.read_bytes().splitlines()[-2])
-        path.write_bytes(b"\n" * (size - path.stat().st_size - 2 * length) + path.read_bytes())
-        (first,) = read_record(path)
-        with largest_file(size):
-            found = courses.run(tmp_path)
+    courses.run(tmp_path)
+    length = len(path.read_bytes().splitlines()[-2])
+    path.write_bytes(b"\n" * (size - path.stat().st_size - 2 * length) + path.read_bytes())
+    (first,) = read_record(path)
+    with largest_file(size):
+        found = courses.run(tmp_path)
     check(found, on_a_good_disk, caplog, "[Errno 27] File too large")
     assert path.stat().st_size == size  # a torn line fills it up
     assert not path.read_bytes().endswith(b"\n")
-    with canned.one_thread():
-        courses.run(tmp_path)
+    courses.run(tmp_path)
     runs = read_record(path)
     assert runs[0] == first
     assert [run.end is not None for run in runs] == [True, False, True]

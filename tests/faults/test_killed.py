@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from faults import courses
-from integration import canned
 from integration.distributed import Launch, launch
 
 from truncation_guard.record import FILE_NAME, read_record
@@ -33,8 +32,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> courses.Outcome:
-    with canned.one_thread():
-        return courses.run(tmp_path_factory.mktemp("whole"), **SETTINGS)
+    return courses.run(tmp_path_factory.mktemp("whole"), **SETTINGS)
 
 
 def test_each_is_killed_where_it_should_be(killed: Launch) -> None:
@@ -57,10 +55,9 @@ def test_it_goes_on(killed: Launch, whole: courses.Outcome, place: str, checkpoi
     lines = (folder / FILE_NAME).read_text().splitlines()
     complete = [json.loads(line) for line in lines if line.endswith("}}")]
     resume = str(folder / f"checkpoint-{checkpoint}")
-    with canned.one_thread():
-        found = courses.run(
-            folder, work=lambda made: made.train(resume_from_checkpoint=resume), **SETTINGS
-        )
+    found = courses.run(
+        folder, work=lambda made: made.train(resume_from_checkpoint=resume), **SETTINGS
+    )
     assert (found.steps, found.failed_in, found.errors) == (8, [], [])
     assert found.weights == whole.weights
     assert found.limits == whole.limits[checkpoint:]

@@ -10,7 +10,6 @@ import pytest
 import tiny
 import torch
 from faults import courses
-from integration import canned
 from integration.distributed import Launch, launch
 
 from truncation_guard.record import FILE_NAME, read_record
@@ -33,8 +32,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     found = {}
     for name, arguments in COURSES.items():
         folder = tmp_path_factory.mktemp("alone")
-        with canned.one_thread():
-            found[name] = courses.run(folder, **arguments), batches(folder)
+        found[name] = courses.run(folder, **arguments), batches(folder)
     return found.__getitem__
 
 

@@ -7,7 +7,6 @@ written down by hand: TRL's advantages, or those of the mode.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ FAULTS = [
     pytest.param(name, ranks, id=stages.scenario(name, ranks)) for name, ranks in stages.ONE_FAULT
 ]
 NONSENSE = [(name, kind) for name in stages.NONSENSE for kind in stages.NONSENSE[name]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with canned.one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

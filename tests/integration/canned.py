@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,15 +79,6 @@ LAYOUTS = {"rows kept on both": TWELVE_IN_FOURS, "rows kept on one": ONE_SIDED}
 MODES = ("observe", "downweight", "exclude", "penalize")
 MODE_SETTINGS = {"truncated_weight": 0.25, "truncated_reward": -0.5}
 """By which each mode does something of its own."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Several threads cost such small tensors more than they gain, above all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def trainer(

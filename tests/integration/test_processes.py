@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import oracle
@@ -22,12 +21,6 @@ from truncation_guard import TruncationGuardCallback
 
 A = 0.5 / (math.sqrt(0.5) + 1e-4)
 """The advantage of a reward of 1 in a group of 1 and 0."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with canned.one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")
