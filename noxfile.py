@@ -1,4 +1,4 @@
-"""Tests that need an environment of their own: older versions of TRL, other Pythons, vLLM.
+"""Tests that need an environment of their own: older TRL, other Pythons, DeepSpeed, vLLM.
 
 The one idea: everything that is tested with the newest TRL on one Python runs under plain `pytest`;
 here the part of it that knows TRL runs in other environments. `nox -t versions` fills the table in
@@ -57,6 +57,20 @@ def _test_what_knows_trl(session: nox.Session, *requirements: str) -> None:
     session.install(*requirements, "requests", "jmespath", "-e", ".[test]")
     session.run("python", "-c", SAY_VERSIONS)  # pip says nothing under PIP_QUIET
     session.run("pytest", *WHAT_KNOWS_TRL, *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def deepspeed(session: nox.Session) -> None:
+    """DeepSpeed under the real trainer, its ZeRO stages 2 and 3, on two processes of a CPU."""
+    session.install("torch==2.13.0", "setuptools", "wheel")
+    session.install("-e", ".[test]")
+    on_cpu = {"DS_ACCELERATOR": "cpu"}
+    # Its operators are for GPUs; none is needed here. What builds it needs the torch from above.
+    without_operators = on_cpu | {"DS_BUILD_OPS": "0"}
+    session.install("--no-build-isolation", "deepspeed==0.19.8", env=without_operators)
+    session.run(
+        "pytest", "tests/integration/test_sharded.py", *session.posargs, env=OFFLINE | on_cpu
+    )
 
 
 @nox.session

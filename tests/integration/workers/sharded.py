@@ -1,4 +1,4 @@
-"""What `test_sharded.py` wants to know of two processes that share one model by FSDP."""
+"""What `test_sharded.py` wants to know of two processes that share one model."""
 
 import os
 import sys
@@ -10,11 +10,12 @@ import torch
 from accelerate.state import AcceleratorState, DistributedType, PartialState
 from integration import canned
 from integration.distributed import quit_now, scenario, settle_down
+from torch.distributed.tensor import DTensor
 
 from truncation_guard import TruncationGuardCallback
 from truncation_guard.trainer_limits import get_limit
 
-FOLDER = Path(sys.argv[1])
+FOLDER, STRATEGY = Path(sys.argv[1]), sys.argv[2]
 FSDP = {
     "ACCELERATE_USE_FSDP": "true",
     "FSDP_VERSION": "2",
@@ -23,12 +24,22 @@ FSDP = {
     "FSDP_RESHARD_AFTER_FORWARD": "true",
     "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
 }
-"""What `accelerate launch --use_fsdp` sets."""
+DEEPSPEED = {
+    "ACCELERATE_USE_DEEPSPEED": "true",
+    "ACCELERATE_DEEPSPEED_ZERO_STAGE": STRATEGY[-1],
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+    "DS_ACCELERATOR": "cpu",
+}
+USE_CPU = STRATEGY == "fsdp"
+"""Of the trainer's settings: accelerate turns DeepSpeed off with it."""
 
 
-def shard_on_cpus() -> None:
-    """Accelerate (1.15) shards on accelerators only; torch's `fully_shard` does so on CPUs too."""
-    os.environ.update(FSDP)
+def share_on_cpus() -> None:
+    """What `accelerate launch` sets; and accelerate (1.15) shares models on accelerators only.
+
+    Torch's `fully_shard` and DeepSpeed do so on CPUs as well.
+    """
+    os.environ.update(FSDP if STRATEGY == "fsdp" else DEEPSPEED)
     initialize = AcceleratorState.__init__
 
     def initialized(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
@@ -38,33 +49,46 @@ def shard_on_cpus() -> None:
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
             self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
 
-    AcceleratorState.__init__ = initialized  # type: ignore[method-assign]
+    if STRATEGY == "fsdp":
+        AcceleratorState.__init__ = initialized  # type: ignore[method-assign]
+    else:
+        PartialState._prepare_backend = lambda *args: (  # type: ignore[method-assign]
+            "gloo",
+            DistributedType.MULTI_GPU,
+        )
+
+
+def is_shared(made: Any) -> bool:
+    """Else it is what other tests train."""
+    if STRATEGY == "fsdp":
+        return all(isinstance(p, DTensor) for p in made.model_wrapped.parameters())
+    return bool(made.model_wrapped.zero_optimization_stage() == int(STRATEGY[-1]))
 
 
 def weights(made: Any) -> list[float]:
-    """Of all shards."""
-    model = made.accelerator.unwrap_model(made.model)
-    full = [p.full_tensor().detach().flatten() for p in model.parameters()]
-    return torch.cat(full).tolist()
+    """All of them, whoever has them."""
+    parameters = list(made.accelerator.unwrap_model(made.model).parameters())
+    if STRATEGY == "fsdp":
+        return torch.cat([p.full_tensor().detach().flatten() for p in parameters]).tolist()
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters(parameters, enabled=STRATEGY == "zero3"):
+        return torch.cat([p.detach().flatten() for p in parameters]).tolist()
 
 
 def mode(name: str) -> dict[str, Any]:
     """One step along the gradient."""
     guard = TruncationGuardCallback(mode=name, **canned.MODE_SETTINGS)
-    made = canned.trainer(
-        FOLDER / name, canned.TWELVE_IN_FOURS, guard, optim="sgd", max_grad_norm=0.0
-    )
-    result = canned.train(made)
-    shards = [p.to_local().numel() for p in made.model_wrapped.parameters()]
-    wholes = [p.numel() for p in made.model_wrapped.parameters()]
-    return result | {"weights": weights(made), "shards": sum(shards), "wholes": sum(wholes)}
+    settings: dict[str, Any] = {"optim": "sgd", "max_grad_norm": 0.0, "use_cpu": USE_CPU}
+    made = canned.trainer(FOLDER / name, canned.TWELVE_IN_FOURS, guard, **settings)
+    return canned.train(made) | {"weights": weights(made), "shared": is_shared(made)}
 
 
 def generating(guarded: bool) -> dict[str, Any]:
     """Rollouts of the sharded model itself."""
     guards = [TruncationGuardCallback(mode="observe")] if guarded else []
     made = tiny.trainer(
-        tiny.config(FOLDER / f"generating {guarded}", max_steps=3),
+        tiny.config(FOLDER / f"generating {guarded}", max_steps=3, use_cpu=USE_CPU),
         tiny.scripted([1.0, 0.0]),
         guards,
     )
@@ -82,6 +106,7 @@ def raising() -> dict[str, Any]:
     folder = FOLDER / "raising"
     batch = canned.Batch([[5] * 8] * 64, [1.0, 0.0] * 32, 4)
     settings: dict[str, Any] = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
+    settings["use_cpu"] = USE_CPU
 
     def train(**kwargs: Any) -> list[int | None]:
         guard = TruncationGuardCallback(window=64, raise_limit_to=16)
@@ -100,7 +125,7 @@ def raising() -> dict[str, Any]:
     return {"limits": train(), "resumed": train(resume_from_checkpoint=checkpoint)}
 
 
-shard_on_cpus()
+share_on_cpus()
 settle_down()
 for each in canned.MODES:
     scenario(f"mode {each}", lambda each=each: mode(each))  # type: ignore[misc]
