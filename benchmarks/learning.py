@@ -12,7 +12,7 @@ is another model: weights, teaching, problems, order and sampling; the arms shar
 to the random numbers of the first batch. Learning rate, batch and group size are the quickstart's,
 the same in every arm; no arm was tuned.
 
-Two tasks, because it matters where the cuts fall; without `--tasks` the first alone:
+Two tasks, because it matters where the cuts fall:
 
 - `restated`: the teacher begins half of its answers by writing the terms once more, so that the
   lengths of a group differ, as those of language models do. Restating is of no use for the sum.
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=data, help="folder of the results")
     parser.add_argument("--workers", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--tasks", nargs="+", choices=TEACHERS, default=["restated"])
+    parser.add_argument("--tasks", nargs="+", choices=TEACHERS, default=list(TEACHERS))
     parser.add_argument("--shares", type=float, nargs="+", choices=SHARES, default=SHARES)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--report-only", action="store_true", help="train nothing")
