@@ -185,3 +185,35 @@ def test_the_table_pairs_the_seeds_and_tells_who_did_not_reach_the_tokens() -> N
 def test_the_picture_is_drawn_where_some_cells_are_missing(tmp_path: Path) -> None:
     learning_report.draw(RESULTS[:3], tmp_path / "learning.png", steps=60)
     assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- what is told of the stored results ---------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def report() -> str:
+    done = Cache(ROOT / "benchmarks" / "data" / "learning").results()
+    cells = [
+        learning.Cell(task, seed, share, arm)
+        for task in learning_task.TEACHERS
+        for seed in range(5)
+        for share in learning.SHARES
+        for arm in learning.ARMS
+    ]
+    return learning_report.write_report([done[cell.key] for cell in cells], steps=learning.STEPS)
+
+
+def test_every_run_of_the_documented_tables_is_stored(report: str) -> None:
+    assert (ROOT / "docs" / "learning.md").read_text(encoding="utf-8") == report
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_the_readmes_have_the_figures_of_the_report(report: str, readme: str) -> None:
+    before_picture = (ROOT / readme).read_text(encoding="utf-8").split("](docs/learning.png)")[0]
+    section = before_picture[before_picture.rindex("\n### ") :]
+    rows = [line.split("|", 2)[2] for line in section.splitlines() if line.startswith("| `")]
+    known = [line.split("|", 2)[2] for line in report.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 * 5  # of two tables, those whose arm is a name of the code
+    assert set(rows) <= set(known)
