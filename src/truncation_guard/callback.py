@@ -138,10 +138,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self._watch(trainer)
         if self.restored_state is None:
             trainer_hooks.remember_options(trainer, self._options)
-        # Transformers (4.57 and 5.24) looks the name up when it saves, and raises a KeyError where
-        # it finds none: in the checkpoint it resumed from, or because the training has begun.
-        saved_states = cast(dict[str, Any], trainer.state.stateful_callbacks)
-        saved_states.setdefault(type(self).__name__, self.state())
+        self._be_savable(trainer, self.state())
 
     def rollout_stages(self, trainer: Any) -> ContainedRollouts:
         """What the wrapped methods of the trainer talk to."""
@@ -177,7 +174,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         saved_states = cast(dict[str, Any], state.stateful_callbacks)
         if resumed_from_step is not None:
             rollouts.contain(self._restore, saved_states.get(type(self).__name__))
-            rollouts.restore_limit(trainer, lambda: self._limit_to_restore(trainer, longest_prompt))
+            restored = rollouts.restore_limit(
+                trainer, lambda: self._limit_to_restore(trainer, longest_prompt)
+            )
+            rollouts.contain(self._raised_before, restored)
         rollouts.contain(self._open, trainer, resumed_from_step)
         saved_states[type(self).__name__] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
@@ -218,11 +218,23 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         elif self.restored_state is None and (
             (trainer := trainer_hooks.find_trainer(self)) is not None
         ):
-            # The start of `train`, before transformers may replace this object, which nothing has
-            # attached yet, by one with the checkpoint's settings.
+            # Nothing has attached this object yet. Either `train` starts, and transformers may
+            # replace it by one with the checkpoint's settings; or it was added in the middle of a
+            # training, which saves it now.
             trainer_hooks.remember_options(trainer, self._options)
+            if hasattr(trainer, "state"):
+                self._be_savable(trainer, {})
         # No settings: those of the script that resumes win, and of whatever version it is.
         return {"args": {}, "attributes": {"restored_state": saved or {"monitor": None}}}
+
+    def _be_savable(self, trainer: Any, state: dict[str, Any]) -> None:
+        """Transformers (4.57 and 5.24) raises a KeyError at a save where it does not find the name.
+
+        As it is in a checkpoint without a guard, or where the training has begun already.
+        """
+        cast(dict[str, Any], trainer.state.stateful_callbacks).setdefault(
+            type(self).__name__, state
+        )
 
     def _watch(self, trainer: Any) -> None:
         if not trainer_hooks.is_marked(trainer, self._session):
@@ -262,7 +274,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             longest_prompt=longest_prompt,
             on_counts=self._on_counts,
         )
+        earlier = self._reporter and self._reporter.raiser
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
+        if earlier:  # in a training before this one, and the trainer has kept it
+            self._raised_before(earlier.raised_to)
         return self._rollouts
 
     def _open(self, trainer: Any, resumed_from_step: int | None) -> None:
@@ -290,6 +305,11 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             self._rollouts.propose_limit(decision.after, before=decision.before)
             findings = soft_punishment_findings(trainer, decision.after)
             self._reporter.warn_of_setup(counts.step, findings)
+
+    def _raised_before(self, raised_to: int | None) -> None:
+        """The limit in tokens was raised before this training; a checkpoint has to know of it."""
+        if self._reporter is not None and self._reporter.raiser is not None:
+            self._reporter.raiser.raised_to = raised_to
 
     def _limit_to_restore(self, trainer: Any, longest_prompt: int) -> int:
         """Tokens; 0 where the limit of the checkpoint had not been raised."""

@@ -48,7 +48,7 @@ class ContainedRollouts:
         """
         self._proposed = before, limit
 
-    def restore_limit(self, trainer: Any, find: Callable[[], int]) -> None:
+    def restore_limit(self, trainer: Any, find: Callable[[], int]) -> int | None:
         """Set the limit of a checkpoint before the first rollout, the same on all processes.
 
         One collective: all of them have to call this. A process whose guard failed finds none, and
@@ -57,13 +57,19 @@ class ContainedRollouts:
         Args:
             trainer: whose limit it is.
             find: the limit in tokens as far as this process knows, 0 for none; may raise.
+
+        Returns:
+            What was set.
         """
         none = torch.zeros(1, dtype=torch.int64)
         found = self.contain(lambda: torch.tensor([int(find())]), like=none)
         mine = none if found is None else found
         limits = trainer.accelerator.gather(mine.to(trainer.accelerator.device))
-        if (limit := int(limits.min())) > 0:
-            _raise_limit(trainer, limit, at_least=0)
+        limit = int(limits.min())
+        if limit <= 0:
+            return None
+        _raise_limit(trainer, limit, at_least=0)
+        return limit
 
     def switch_off(self, reason: object) -> None:
         """Leave the trainer alone from now on. All processes have to do so together."""

@@ -76,7 +76,10 @@ class LimitRaiser:
         self._longest_prompt = 0
         """In tokens, of those that any process knew of."""
         self.raised_to: int | None = None
-        """The newest limit that was decided for, in tokens; None before the first."""
+        """The newest limit that was decided for, in tokens; None before the first, and where
+        somebody has set a lower one since."""
+        self._raised_from: int | None = None
+        """The limit that it was decided under; None once a batch was written under a higher one."""
         self._share_before_raise: float | None = None
         self._done: Reason | None = None
         """Why the limit stays from now on, which has been said."""
@@ -93,9 +96,10 @@ class LimitRaiser:
         if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
             self._start_window()
             self._bad_window, self._limit = None, batch.limit
-            if batch.limit is not None and batch.limit < (self.raised_to or 0):
+            if (batch.limit or 0) < (self._raised_from or self.raised_to or 0):
                 # Somebody has lowered it: what the last raise did says nothing any more.
-                self._share_before_raise = self._done = None
+                self._share_before_raise = self._done = self.raised_to = None
+            self._raised_from = None
         if find_obstacle(batch) is not None:  # which the monitor's lines speak of
             return None
         self._ended.update(batch.ended)
@@ -188,7 +192,7 @@ class LimitRaiser:
         if after is not None:
             # Of a smaller step it is not said that it should have helped.
             self._share_before_raise = share if after >= 2 * limit else None
-            self.raised_to = after
+            self.raised_to, self._raised_from = after, limit
         return LimitDecision(
             before=limit,
             after=after,

@@ -539,3 +539,57 @@ def test_a_ceiling_that_fills_the_context_window_is_refused(tmp_path: Path) -> N
         "`raise_limit_to` must leave room for a prompt in the context window of 512 tokens, got "
         "512. Pass at most 512 less the longest prompt."
     )
+
+
+class LowersTo12(TrainerCallback):
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self.made: Any = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._after:
+            set_max_completion_length(self.made, 12)
+
+
+@pytest.mark.parametrize(
+    ("after", "seen"),
+    [(20, [16, 32, 12]), (16, [16, 12])],
+    ids=["after the raise", "between decision and raise"],
+)
+def test_a_limit_that_was_lowered_by_hand_does_not_come_back_with_the_checkpoint(
+    after: int, seen: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 24}
+    lowers = LowersTo12(after)
+    made = lowers.made = trainer(tmp_path, guard=guard(), **(settings | {"max_steps": 24}))
+    made.add_callback(lowers)
+    calls = write(made, [[5] * 200])
+    made.train()
+    assert limits(calls) == seen
+    resumed = trainer(
+        tmp_path, guard=guard(), max_completion_length=12, **(settings | {"max_steps": 26})
+    )
+    calls = write(resumed, [[5] * 200])
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-24"))
+    assert limits(calls) == [12]
+    without = TruncationGuardCallback(window=WINDOW)
+    other = trainer(
+        tmp_path, guard=without, max_completion_length=12, **(settings | {"max_steps": 26})
+    )
+    other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-24"))
+    assert lines(caplog, "config") == []
+
+
+def test_a_second_training_knows_that_the_limit_was_raised(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
+    made = trainer(tmp_path / "first", guard=guard(), **(settings | {"max_steps": 20}))
+    write(made, [[5] * 200])
+    made.train()
+    made.args.output_dir, made.args.max_steps = str(tmp_path / "second"), 4
+    calls = write(made, [[5] * 200])
+    made.train()
+    assert limits(calls) == [32]
+    resumed = trainer(tmp_path / "second", guard=guard(), **(settings | {"max_steps": 6}))
+    calls = write(resumed, [[5] * 200])
+    resumed.train(resume_from_checkpoint=True)
+    assert limits(calls) == [32]
