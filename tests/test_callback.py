@@ -10,6 +10,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -166,6 +167,27 @@ class TestGettingThere:
         assert (tmp_path / "checkpoint-3").is_dir()
         assert "truncation_guard/truncated_share" not in made.state.log_history[0]
         assert made.state.log_history[2]["truncation_guard/truncated_share"] == 0.5
+
+    def test_added_in_the_middle_of_a_training_it_does_not_break_the_next_save(self, tmp_path):
+        class Late(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if state.global_step == 1:
+                    made.add_callback(TruncationGuardCallback())
+
+        args = tiny.config(tmp_path, max_steps=3, save_strategy="steps", save_steps=1)
+        made = tiny.trainer(args, tiny.scripted(REWARDS), [Late()], HALF_CUT)
+        made.train()
+        assert (tmp_path / "checkpoint-3").is_dir()
+        made.train()
+        assert made.state.log_history[0]["truncation_guard/truncated_share"] == 0.5
+
+    def test_a_limit_of_numpy_is_as_good(self, tmp_path):
+        """As a percentile of lengths gives it."""
+        guard = TruncationGuardCallback(raise_limit_to=np.int64(32), cooldown=np.int64(1))
+        settings = {"max_completion_length": np.int64(8), "save_strategy": "steps", "save_steps": 1}
+        made = run(tmp_path, guard, max_steps=2, **settings)
+        assert made.state.log_history[1]["truncation_guard/truncated_share"] == 0.5
+        assert (tmp_path / "checkpoint-2").is_dir()
 
     def test_one_guard_on_two_trainers_treats_each_as_its_own(self, tmp_path):
         guard = TruncationGuardCallback(mode="exclude")

@@ -158,7 +158,7 @@ def test_a_group_of_equal_rewards_has_no_signal_whatever_the_rounding_of_its_mea
     made = torch.tensor(rewards)
     advantages, _ = guard_advantages(made, rollouts.truncated, 8, mode="observe")
     assert bool(advantages.any()) == rounding
-    found = figures(rollouts.group_counts(advantages, rollouts.uniform_groups(made)))
+    found = figures(rollouts.group_counts(advantages, rollouts.uniform_groups(made.unsqueeze(1))))
     assert found[GroupFigure.WITHOUT_SIGNAL] == 1
     assert found[GroupFigure.TRUNCATED_WITHOUT_SIGNAL] == 1
 
@@ -209,14 +209,14 @@ def test_a_group_is_uniform_where_its_scored_completions_have_one_reward(
 ) -> None:
     beside = [1.0, 2.0, 3.0, *rewards, 7.0, 7.0, 7.0]
     for dtype in (torch.float32, torch.float64):
-        found = gathered([0] * 9, 3).uniform_groups(torch.tensor(beside, dtype=dtype))
+        found = gathered([0] * 9, 3).uniform_groups(torch.tensor(beside, dtype=dtype).unsqueeze(1))
         assert found.dtype == torch.bool
         assert found.tolist() == [False, uniform, True]
 
 
 def test_a_group_of_one_is_uniform() -> None:
     rewards = torch.tensor([1.0, NAN, -INF])
-    assert gathered([0, 1, 2], 1).uniform_groups(rewards).tolist() == [True] * 3
+    assert gathered([0, 1, 2], 1).uniform_groups(rewards.unsqueeze(1)).tolist() == [True] * 3
 
 
 @settings(deadline=None)
@@ -228,7 +228,7 @@ def test_uniform_groups_are_those_with_one_distinct_reward(
     rewards = data.draw(st.lists(value, min_size=size * number, max_size=size * number))
     groups = [rewards[first : first + size] for first in range(0, size * number, size)]
     expected = [len({reward for reward in group if reward == reward}) <= 1 for group in groups]
-    found = gathered([0] * size * number, size).uniform_groups(torch.tensor(rewards))
+    found = gathered([0] * size * number, size).uniform_groups(torch.tensor(rewards).unsqueeze(1))
     assert found.tolist() == expected
 
 

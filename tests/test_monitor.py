@@ -575,6 +575,14 @@ def test_training_and_evaluation_cool_down_apart() -> None:
     assert watch.evaluate(replace(evaluation, step=10)) is not None
 
 
+def test_an_evaluation_before_the_first_batch_cools_down_as_well() -> None:
+    watch = monitor()
+    evaluation = batch(16, training=False)
+    assert watch.evaluate(evaluation) is not None
+    watch.update(batch(0, 64))
+    assert watch.evaluate(replace(evaluation, step=1)) is None
+
+
 def test_an_evaluation_does_not_enter_the_window() -> None:
     watch = monitor()
     watch.update(batch(2, 60))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from truncation_guard.options import GuardOptions
@@ -42,6 +44,24 @@ def options(**overrides: Any) -> GuardOptions:
 )
 def test_every_value_inside_its_range_is_kept(name: str, value: object) -> None:
     assert getattr(options(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        *[(name, np.int64(128), 128) for name in ("window", "cooldown", "histogram_every")],
+        ("raise_limit_to", np.int32(128), 128),
+        ("truncated_weight", Fraction(1, 2), 0.5),
+        ("truncated_reward", np.int8(-1), -1.0),
+        ("warn_above", np.float64(0.25), 0.25),
+        ("coverage", Fraction(3, 4), 0.75),
+    ],
+)
+def test_numbers_become_pythons_own_which_json_and_torch_take(
+    name: str, value: Any, kept: float
+) -> None:
+    found = getattr(options(**{name: value}), name)
+    assert (type(found), found) == (type(kept), kept)
 
 
 MODES = "`mode` must be one of 'observe', 'downweight', 'exclude', 'penalize', got {}."

@@ -87,6 +87,8 @@ class BatchCounts:
     """Mean reward of all completions, as the reward functions gave it."""
     reward_terminated: float | None
     reward_truncated: float | None
+    row_limit: int | None = None
+    """Tokens that all turns of a completion may have together; None: the limit."""
 
     def __add__(self, later: "BatchCounts") -> "BatchCounts":
         """The completions of both, under the later one's limits; means are not kept."""
@@ -130,14 +132,15 @@ class BatchCounts:
 
     @property
     def above_limit(self) -> int:
-        """Completions longer than the limit."""
-        if self.limit is None:
+        """Completions longer than they may be."""
+        allowed = self.limit if self.row_limit is None else self.row_limit
+        if allowed is None:
             return 0
         return sum(
             count
             for lengths in (self.ended, self.cut)
             for length, count in lengths.items()
-            if length > self.limit
+            if length > allowed
         )
 
 

@@ -83,12 +83,12 @@ class GatheredRollouts:
         return torch.stack([figures[figure].float() for figure in GroupFigure])
 
     def uniform_groups(self, rewards: Tensor) -> Tensor:
-        """The groups whose scored completions all have the same reward, (groups,) bool.
+        """The groups whose scored completions all have the same rewards, (groups,) bool.
 
         Args:
-            rewards: shape (rows,), NaN where unscorable.
+            rewards: shape (rows, kinds of reward), NaN where unscorable.
         """
-        grouped = rewards.view(-1, self.num_generations)
+        grouped = rewards.view(-1, self.num_generations, rewards.shape[1])
         lowest = grouped.nan_to_num(nan=torch.inf, posinf=torch.inf).amin(dim=1)
         highest = grouped.nan_to_num(nan=-torch.inf, neginf=-torch.inf).amax(dim=1)
-        return lowest >= highest
+        return (lowest >= highest).all(dim=1)

@@ -145,8 +145,9 @@ class BatchGuard:
                 truncated_weight=self._truncated_weight,
                 loss_divides_by_rows=trainer_facts.loss_divides_by_rows(trainer),
             )
-        if trainer_facts.advantages_follow_rewards(trainer):
-            batch.uniform = batch.rollouts.uniform_groups(_weighted(trainer, guarded))
+        figures = trainer_facts.baselined_rewards(trainer, guarded, _weighted(trainer, guarded))
+        if figures is not None:
+            batch.uniform = batch.rollouts.uniform_groups(figures)
         batch.reward_sums, batch.rewarded = reward_sums, True
         return guarded
 

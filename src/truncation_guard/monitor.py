@@ -102,8 +102,9 @@ class TruncationMonitor:
         Returns:
             The first code that applies and is not cooling down.
         """
-        if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
-            self._window, self._lowest_share, self._said = Window(self._window.size), None, {}
+        if batch.limit != self._limit:
+            if self._window.completions:  # seen under another limit, which says nothing of this one
+                self._window, self._lowest_share, self._said = Window(self._window.size), None, {}
             self._limit = batch.limit
         earlier_lowest = self._lowest_share
         self._window.add(batch)

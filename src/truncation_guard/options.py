@@ -10,6 +10,9 @@ from truncation_guard.advantages import Mode, check_mode_arguments
 from truncation_guard.checks import check_positive, check_share, is_integer, is_number
 from truncation_guard.monitor import ENOUGH_COMPLETIONS
 
+_INTEGERS = ("window", "cooldown", "histogram_every", "raise_limit_to")
+_REALS = ("truncated_weight", "truncated_reward", "warn_above", "coverage")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardOptions:
@@ -68,3 +71,8 @@ class GuardOptions:
                 )
         if not isinstance(self.record, bool):
             raise ValueError(f"`record` must be True or False, got {self.record!r}.")
+        # Numpy's numbers and fractions may be given; JSON and torch take Python's own alone.
+        for names, kind in ((_INTEGERS, int), (_REALS, float)):
+            for name in names:
+                if (value := getattr(self, name)) is not None:
+                    object.__setattr__(self, name, kind(value))

@@ -81,8 +81,12 @@ class GenerationRules:
     """Tokens a completion may have, tool tokens included; None where nothing limits it."""
     context_window: int | None
     """Tokens that prompt and completion may have together; None where unknown."""
+    cuts_at_window: bool = True
+    """Whether generation ends a completion there; else it goes on to the limit."""
     limit_name: str = "max_completion_length"
     """The setting that the limit comes from."""
+    row_limit: int | None = None
+    """Tokens that all turns of a completion may have together; None: the limit."""
     pad_prompts_to: int | None = None
     """None where prompts are not padded; else all count as the longest, rounded up to this."""
     stops_on_request: bool = False
@@ -218,7 +222,7 @@ def _outcomes(
         cause[where] = why[where] if isinstance(why, Tensor) else why
 
     # From the weakest reason to the strongest: the last one that holds has the word.
-    if rules.context_window is not None:
+    if rules.context_window is not None and rules.cuts_at_window:
         prompts = _prompt_room(prompt_lengths, rules.pad_prompts_to)
         settle(prompts + reach >= rules.context_window, Outcome.TRUNCATED, Cause.CONTEXT)
     if rules.limit is not None:

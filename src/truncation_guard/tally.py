@@ -73,6 +73,7 @@ def tally(
         stop_tokens=tuple(sorted(rules.stop_token_ids)),
         longest_prompt=int(columns[Column.LONGEST_PROMPT].max()),
         groups=_group_counts(len(length), num_generations, figures),
+        row_limit=rules.row_limit,
         reward=means[0],
         reward_terminated=means[1],
         reward_truncated=means[2],

@@ -9,9 +9,18 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from torch import Tensor
+
 from truncation_guard.end_of_turn import end_of_turn_tokens
 from truncation_guard.rollouts import GenerationRules
-from truncation_guard.trainer_limits import get_context_window, get_limit, is_gmpo, limit_name
+from truncation_guard.trainer_limits import (
+    get_context_window,
+    get_limit,
+    get_row_limit,
+    is_gmpo,
+    limit_name,
+    stops_at_window,
+)
 from truncation_guard.trainer_versions import (
     check_version,
     eos_token_ids,
@@ -58,14 +67,26 @@ def loss_divides_by_rows(trainer: Any) -> bool:
     return trainer.loss_type in ("grpo", "sapo", "dr_grpo", "luspo")
 
 
-def advantages_follow_rewards(trainer: Any) -> bool:
-    """Whether equal rewards in a group mean advantages of 0, rounding aside.
+def baselined_rewards(trainer: Any, rewards: Tensor, total: Tensor) -> Tensor | None:
+    """What the advantages of a group are 0 for where it is all the same, rounding aside.
 
-    Not so where TRL 1.16 normalizes over the batch afterwards or adds a KL term to the rewards.
+    By TRL 1.16: its one reward, or each function's; RLOO clips it, and may subtract a KL term.
+
+    Args:
+        trainer: whose rewards they are.
+        rewards: shape (rows, reward functions), NaN where a function abstains.
+        total: shape (rows,), their weighted sum, NaN where unscorable.
+
+    Returns:
+        Shape (rows, figures); None where equal rewards do not make equal figures.
     """
     if is_grpo(trainer):
-        return bool(trainer.multi_objective_aggregation == "sum_then_normalize")
-    return trainer.beta == 0.0 and not trainer.normalize_advantages
+        each = trainer.multi_objective_aggregation == "normalize_then_sum"
+        return rewards if each else total.unsqueeze(1)
+    if trainer.beta != 0.0:
+        return None
+    clip = trainer.reward_clip_range
+    return (total.clamp(*clip) if clip else total).unsqueeze(1)
 
 
 def generation_rules(trainer: Any) -> GenerationRules:
@@ -82,7 +103,9 @@ def generation_rules(trainer: Any) -> GenerationRules:
         pad_token_id=tokenizer.pad_token_id,
         limit=limit,
         limit_name=limit_name(trainer),
+        row_limit=get_row_limit(trainer),
         context_window=get_context_window(trainer, limit),
+        cuts_at_window=stops_at_window(trainer),
         pad_prompts_to=_pads_prompts_to(trainer),
         stops_on_request=any(early) or writes_prompts_itself(trainer),
         end_of_turn={

@@ -31,6 +31,20 @@ def get_limit(trainer: Any) -> int | None:
     `generation_kwargs` override `max_completion_length`, and the tool loop keeps to
     `trainer.max_completion_length` besides.
     """
+    return min(_limits(trainer), default=None)
+
+
+def get_row_limit(trainer: Any) -> int | None:
+    """Tokens that a completion may have over all its turns; None where there is no limit.
+
+    Where `generation_kwargs` allow a turn less than the tool loop allows all of them together, that
+    is more than the limit.
+    """
+    return max(_limits(trainer), default=None)
+
+
+def _limits(trainer: Any) -> list[int]:
+    """Of one turn, and with tools of all turns together: as far as there are limits."""
     limit: int | None
     budget: int | None = None
     if getattr(trainer, "tools", None):
@@ -39,12 +53,11 @@ def get_limit(trainer: Any) -> int | None:
         vllm = trainer.vllm_generation
         limit = vllm.generation_kwargs.get("max_tokens", vllm.max_completion_length)
     else:
-        limit = trainer.generation_config.max_new_tokens
-        if limit is None:  # generation falls back to the model's own settings
-            limit = trainer.model.generation_config.max_new_tokens
+        limit = _max_new_tokens(trainer)
         if limit is None and _max_length(trainer) is None:
             limit = _TRANSFORMERS_DEFAULT_NEW_TOKENS
-    return min((n for n in (limit, budget) if n is not None), default=None)
+    # As integers of Python: numpy's may be in the config, and JSON does not take them.
+    return [int(n) for n in (limit, budget) if n is not None]
 
 
 def limit_name(trainer: Any) -> str:
@@ -67,6 +80,14 @@ def get_context_window(trainer: Any, limit: int | None) -> int | None:
     elif limit is None:
         return _max_length(trainer)
     return window_of_config(getattr(trainer.model, "module", trainer.model).config)
+
+
+def stops_at_window(trainer: Any) -> bool:
+    """Whether generation ends a completion at the context window, and does not go on past it.
+
+    Transformers does so only where nothing says how many tokens may be new.
+    """
+    return bool(trainer.use_vllm) or _max_new_tokens(trainer) is None
 
 
 def window_of_config(config: Any) -> int | None:
@@ -106,7 +127,7 @@ def set_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> None:
     if window is not None and limit + longest_prompt > window:
         raise ValueError(_does_not_fit(limit, longest_prompt, window))
     for mapping, key in _places(trainer):
-        mapping[key] = limit
+        mapping[key] = int(limit)
 
 
 def raise_limit(trainer: Any, limit: int) -> None:
@@ -177,6 +198,12 @@ def _places(trainer: Any) -> list[tuple[dict[str, Any], str]]:
         overrides = [trainer.generation_kwargs]
     overrides.append(trainer.args.generation_kwargs)
     return places + [(kwargs, key) for kwargs in overrides if kwargs and key in kwargs]
+
+
+def _max_new_tokens(trainer: Any) -> int | None:
+    """What generation takes on the transformers backends: the trainer's, else the model's own."""
+    own: int | None = trainer.generation_config.max_new_tokens
+    return trainer.model.generation_config.max_new_tokens if own is None else own
 
 
 def _scaled_window(rope: dict[str, Any], window: int) -> int:

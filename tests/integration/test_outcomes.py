@@ -79,6 +79,19 @@ def shares(found):
     return [found[name] for name in names]
 
 
+def test_with_a_limit_the_context_window_cuts_nothing(tmp_path):
+    """Transformers goes on past it: the stop string ended these, next to a prompt of 58 of 64."""
+    words = [" ".join(["w4"] * 58), *["w5"] * 63]
+    trainer = train(
+        tmp_path,
+        [[5, 6, 7, 8, 9, 10, 9]],
+        given={"train_dataset": Dataset.from_dict({"prompt": words})},
+        max_completion_length=16,
+        generation_kwargs={"stop_strings": ["w9"]},
+    )
+    assert shares(metrics(trainer)) == [0.0, 0.0, 0.0, 0.0, 1.0]
+
+
 # Cases 1 and 2: stop tokens and the edge of the limit.
 
 
@@ -415,6 +428,27 @@ def test_when_the_rounds_of_tool_calls_run_out_a_longer_limit_is_not_advised(tmp
     assert "raise max_completion_length" not in text
 
 
+def test_a_limit_of_each_turn_is_none_of_all_turns_together(tmp_path, caplog):
+    """Ten tokens in two turns, of which each may have eight."""
+    turns = [[[token, CALL, SHORT, END, 1], [9, 1]] for token in (5, 6, 7, 8)]
+    settings = {"max_completion_length": 32, "generation_kwargs": {"max_new_tokens": 8}}
+    trainer = chat_trainer(tmp_path, turns, **settings)
+    trainer.train()
+    assert shares(metrics(trainer)) == [0.0] * 5
+    assert warnings(caplog)[0] == []
+
+
+def test_a_turn_that_is_cut_is_cut_by_the_limit_of_a_turn(tmp_path, caplog):
+    turns = [[[token, CALL, SHORT, END, 1], [9] * 8] for token in (5, 6, 7, 8)]
+    settings = {"max_completion_length": 32, "generation_kwargs": {"max_new_tokens": 8}}
+    trainer = chat_trainer(tmp_path, turns, **settings)
+    trainer.train()
+    assert shares(metrics(trainer)) == [1.0, 1.0, 0.0, 0.0, 0.0]
+    codes, text = warnings(caplog)
+    assert codes == ["all-truncated"]
+    assert "raise generation_kwargs['max_new_tokens'] (next try: " in text
+
+
 def test_a_second_round_of_tool_calls_is_answered(tmp_path):
     turns = [
         [[token, CALL, SHORT, END, 1], [CALL, SHORT, END, 1], [9, 1]] for token in (5, 6, 7, 8)
@@ -583,6 +617,40 @@ def test_every_metric_of_one_batch(mode, algorithm, advantages, tmp_path):
     assert entry["groups_one_survivor"] == 0
     assert entry["groups_without_signal"] == silent
     assert lengths(entry) == ({(2, 1), (3, 6)}, {(8, 5)})
+
+
+CONSTANT_IN_THE_SECOND = [1.0, 0.0, 0.25, 0.5, 0.7, 0.7, 0.7, 0.7]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rewards", "options", "silent"),
+    [
+        (
+            "grpo",
+            [CONSTANT_IN_THE_SECOND, [0.0, 1.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.3]],
+            {"multi_objective_aggregation": "normalize_then_sum"},
+            0.5,
+        ),
+        (  # the same in sum, and each of the functions has something to say
+            "grpo",
+            [CONSTANT_IN_THE_SECOND, [0.0] * 4 + [0.3, 0.4, 0.5, 0.6], [0.0] * 4 + [6, 5, 4, 3.0]],
+            {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1, 10, 1]},
+            0.0,
+        ),
+        ("rloo", [CONSTANT_IN_THE_SECOND], {"normalize_advantages": True}, 0.5),
+        ("rloo", [[0.3, 0.2, 0.5, 0.7] * 2], {"reward_clip_range": (-0.1, 0.1)}, 1.0),
+        ("rloo", [CONSTANT_IN_THE_SECOND], {"reward_clip_range": (-0.1, 0.3)}, 0.5),
+    ],
+)
+def test_groups_whose_advantages_are_rounding_alone_have_no_signal(
+    algorithm, rewards, options, silent, tmp_path
+):
+    functions = [tiny.scripted(values) for values in rewards]
+    for number, function in enumerate(functions):
+        function.__name__ = f"reward{number}"
+    callback = TruncationGuardCallback(mode="observe")
+    trainer = train(tmp_path, [tiny.E3], algorithm, functions, callback, **options)
+    assert metrics(trainer)["groups_without_signal"] == silent
 
 
 def test_metrics_of_what_was_not_there_are_not_logged(tmp_path):
