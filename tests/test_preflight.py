@@ -398,6 +398,33 @@ class TestKlTerm:
         assert findings(made, mode, weight) == ([said] if is_said else [])
 
 
+class TestEntropyTerm:
+    @pytest.mark.parametrize(
+        ("settings", "mode", "weight", "is_said"),
+        [
+            ({"entropy_coef": 0.01}, "downweight", 0.0, True),
+            ({"entropy_coef": 0.01}, "downweight", 1.0, False),
+            ({"entropy_coef": 0.0}, "downweight", 0.0, False),
+            ({"use_adaptive_entropy": True}, "downweight", 0.5, True),
+            ({"entropy_coef": 0.01}, "exclude", 0.0, False),
+            ({"entropy_coef": 0.01}, "penalize", 0.0, False),
+            (
+                {"entropy_coef": 0.01, "mask_truncated_completions": True},
+                *("downweight", 0.0, False),
+            ),
+        ],
+    )
+    def test_of_truncated_completions_stays(self, tmp_path, settings, mode, weight, is_said):
+        made = made_of(tmp_path, **settings)
+        said = Finding(
+            "entropy-term",
+            f"mode='downweight' multiplies the advantages of truncated completions by {weight:g}, "
+            "but not their entropy bonus, which all of their tokens still get",
+            "use mode='exclude', which takes them out of the bonus too, or set entropy_coef=0.0",
+        )
+        assert findings(made, mode, weight) == ([said] if is_said else [])
+
+
 def unsloths(reads_tool_mask):
     """TRL's trainer under the name that Unsloth gives it."""
 

@@ -37,6 +37,7 @@ Kind = Literal[
     "soft-punishment",
     "masked-twice",
     "kl-term",
+    "entropy-term",
     "unsloth",
     "groups",
     "raise-limit-to",
@@ -216,6 +217,23 @@ def _check_kl_term(setup: _SetUp) -> list[Finding]:
     return [Finding("kl-term", fact, remedy)]
 
 
+def _check_entropy_term(setup: _SetUp) -> list[Finding]:
+    args = setup.trainer.args
+    if setup.mode != "downweight" or setup.truncated_weight == 1.0:
+        return []
+    # TRL has it in GRPO alone, since 1.8.
+    has_bonus = getattr(args, "entropy_coef", 0.0) or getattr(args, "use_adaptive_entropy", False)
+    if not has_bonus or setup.trainer.mask_truncated_completions:
+        return []
+    fact = (
+        f"mode='downweight' multiplies the advantages of truncated completions by "
+        f"{setup.truncated_weight:g}, but not their entropy bonus, which all of their tokens "
+        "still get"
+    )
+    remedy = "use mode='exclude', which takes them out of the bonus too, or set entropy_coef=0.0"
+    return [Finding("entropy-term", fact, remedy)]
+
+
 def _check_unsloth(setup: _SetUp) -> list[Finding]:
     trainer = setup.trainer
     if setup.mode != "exclude" or trainer.mask_truncated_completions:
@@ -251,6 +269,7 @@ _CHECKS: tuple[Callable[[_SetUp], list[Finding]], ...] = (
     _check_soft_punishment,
     _check_mask,
     _check_kl_term,
+    _check_entropy_term,
     _check_unsloth,
     _check_groups,
 )
