@@ -50,17 +50,17 @@ def _cut(per_group: int, of: int = 16) -> list[list[int]]:
     return [cut[i] if i // 4 < of and i % 4 < per_group else _ENDS[i] for i in range(ROWS)]
 
 
-VERDICTS: list[tuple[int, Sequence[Sequence[int]]]] = [
+VERDICTS: list[tuple[int | None, Sequence[Sequence[int]]]] = [
     (8, _ENDS),
     (8, _cut(1)),  # truncated
     (8, _cut(1)),  # rising
     (8, _cut(3, of=4)),  # no-signal
     (8, _cut(4, of=5)),  # all-truncated
     (9, [*_ENDS[:-1], [5] * 30]),  # limit-ignored
-    (64, [*_ENDS[:32], *[[5] * 63] * 32]),  # context
+    (None, [*_ENDS[:32], *[[5] * 63] * 32]),  # context
 ]
 """Limit and completions of batches for which the monitor has something else to say each time."""
-ONE_SIDED: list[tuple[int, Sequence[Sequence[int]]]] = [
+ONE_SIDED: list[tuple[int | None, Sequence[Sequence[int]]]] = [
     (8, [*_cut(1)[: ROWS * 3 // 4], *_cut(4)[ROWS * 3 // 4 :]])
 ] * 2
 """Over four processes the last one has truncated rows only."""
@@ -80,7 +80,7 @@ class Outcome:
 
     weights: str
     """Fingerprint of the last ones, the same on all processes."""
-    limits: list[int]
+    limits: list[int | None]
     """Of each generation of training."""
     before: list[Any] = field(default_factory=list)
     """Weights and random state before each batch of training, and after the last."""
@@ -93,7 +93,7 @@ class Outcome:
     finite: bool = True
 
     @property
-    def limits_and_weights(self) -> tuple[tuple[int, ...], str]:
+    def limits_and_weights(self) -> tuple[tuple[int | None, ...], str]:
         """What all processes have in common."""
         return tuple(self.limits), self.weights
 
@@ -118,7 +118,7 @@ def reward(completion_ids: Sequence[Sequence[int]], **kwargs: Any) -> list[float
 
 
 class _Log(logging.Handler):
-    def __init__(self, generations: list[int]) -> None:
+    def __init__(self, generations: list[int | None]) -> None:
         super().__init__(logging.WARNING)
         self._generations = generations
         self.failed_in: list[int] = []
@@ -185,11 +185,11 @@ def run(
     *faults: Fault,
     guarded: bool = True,
     go_on: tuple[int, Any] | None = None,
-    limits: Sequence[int] | None = None,
+    limits: Sequence[int | None] | None = None,
     calls: list[Call] | None = None,
     base: type | None = None,
     prompts: Dataset = WORDS,
-    batches: Sequence[tuple[int, Sequence[Sequence[int]]]] | None = None,
+    batches: Sequence[tuple[int | None, Sequence[Sequence[int]]]] | None = None,
     options: dict[str, Any] | None = None,
     work: Callable[[Any], Any] = lambda made: made.train(),
     **settings: Any,
@@ -212,7 +212,7 @@ def run(
     """
     defaults: dict[str, Any] = {"mode": "exclude", "window": 64, "raise_limit_to": 32}
     given = defaults | {"histogram_every": 1} | (options or {})
-    seen: list[int] = []
+    seen: list[int | None] = []
     steps, log = _Steps(go_on), _Log(seen)
     if batches is not None:
         settings = {"max_steps": len(batches)} | settings
@@ -252,14 +252,16 @@ def run(
     )
 
 
-def _set_limit(made: Any, limit: int) -> None:
-    """Without a function of the guard, whose calls are counted."""
+def _set_limit(made: Any, limit: int | None) -> None:
+    """Without a function of the guard, whose calls are counted. None: the window alone limits."""
     made.max_completion_length = made.args.max_completion_length = limit
     made.generation_config.max_new_tokens = made.generation_kwargs["max_new_tokens"] = limit
+    made.generation_config.max_length = 64 if limit is None else None
 
 
-def _live_limit(made: Any) -> int:
-    return int(made.generation_config.max_new_tokens)
+def _live_limit(made: Any) -> int | None:
+    limit: int | None = made.generation_config.max_new_tokens
+    return limit
 
 
 def _trainer(

@@ -18,6 +18,7 @@ WORKER = Path(__file__).parent / "workers" / "sweep.py"
 BEFORE_TRAINING = "callback.TruncationGuardCallback.on_train_begin"
 """What is refused is refused here, so that not all of it is contained."""
 THE_CONTAINMENT = {
+    "callback.TruncationGuardCallback._be_savable",
     "callback.TruncationGuardCallback._watch",
     "callback.TruncationGuardCallback.on_evaluate",
     "callback.TruncationGuardCallback.on_train_end",
@@ -41,6 +42,8 @@ THE_CONTAINMENT = {
 fault of these, so there is nothing in them that can fail."""
 THE_LIMIT = {
     "trainer_limits._kwarg",
+    "trainer_limits._limits",
+    "trainer_limits._max_new_tokens",
     "trainer_limits._places",
     "trainer_limits.divides_by_limit",
     "trainer_limits.get_limit",
@@ -88,9 +91,7 @@ NOT_IN_THESE_TRAININGS = {
         "trainer_hooks.RolloutStages.rewarded",
         "trainer_hooks.RolloutStages.scored",
     },
-    "where generation has no limit, or another backend": {
-        "trainer_limits._max_length",
-        "trainer_versions.unset_max_length",
+    "with another backend": {
         "trainer_vllm_server._ask",
         "trainer_vllm_server.server_window",
     },
