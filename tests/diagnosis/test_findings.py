@@ -387,6 +387,14 @@ FOLLOW = "follow the first of the lines"
             for code in OF_TRUNCATION
         ),
         (
+            {"warned": {}, "guarded": True, "switched_off": 2.0},
+            (
+                "warning",
+                "a guard was on, and switched itself off before it warned",
+                "look up its ERROR line in the log",
+            ),
+        ),
+        (
             {"warned": None, "guarded": True},
             (
                 "unknown",
@@ -633,6 +641,14 @@ GUARD = "add a TruncationGuardCallback"
                 "warning",
                 "the guard was on and changed nothing (mode=observe)",
                 "use its default mode",
+            ),
+        ),
+        (
+            {"guarded": True, "mode": "exclude", "switched_off": 2.0},
+            (
+                "warning",
+                "the guard switched itself off after step 2 and did nothing from then on",
+                "look up its ERROR line in the log",
             ),
         ),
         ({"guarded": True}, ("unknown", "a guard was on; in which mode is not recorded", "")),

@@ -22,6 +22,12 @@ _PAIR = re.compile(
     r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|([^,'"{}()]*(?:\([^()]*\))?))\s*(?=[,}])"""
 )
 _WARN = re.compile(r"\[truncation-guard\] WARN (\S+) step=\d+ mode=(\S+) ([^|]*)")
+_OF_A_GUARD = re.compile(
+    r"\[truncation-guard\] (?:WARN |ERROR |recording every |training ended |lengths of "
+    r"|the record |the guard's )"
+)
+"""What the callback writes; `profile_dataset` has the same prefix."""
+_SWITCHED_OFF = re.compile(r"\[truncation-guard\] ERROR .*\bswitched off\b")
 _LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d{1,15})\b")
 _WARNED_LIMIT = re.compile(r"\b(limit|raised_to)=(\d{1,15})\b")
 _EPOCH_ROUNDING = 1e-3
@@ -64,6 +70,8 @@ class _Log:
     """Limits that the guard's WARN lines name."""
     mode: str | None = None
     guarded: bool = False
+    switched_off: list[int] = field(default_factory=list)
+    """Number of entries before each line by which the guard switched itself off."""
     masked: bool | None = None
     with_tools: bool = False
     last: str = ""
@@ -129,7 +137,9 @@ def _parse(text: str) -> dict[str, Any]:
 
 def _look_for_settings(line: str, log: _Log) -> None:
     if "[truncation-guard]" in line:
-        log.guarded = True
+        log.guarded |= _OF_A_GUARD.search(line) is not None
+        if _SWITCHED_OFF.search(line):
+            log.switched_off.append(len(log.entries))
         warn = _WARN.search(line)
         if warn:
             log.warned.append((len(log.entries), warn[1]))
@@ -171,11 +181,26 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
         limit=limits[-1] if limits else _only_limit(log, kept),
         mode=log.mode,
         guarded=guarded,
+        switched_off=_switched_off(kept, log),
         masked=log.masked,
         warned=Counter(code for position, code in log.warned if position >= first),
         with_tools=log.with_tools,
         notes=notes,
     )
+
+
+def _switched_off(kept: list[_Entry], log: _Log) -> float | None:
+    """The last step before the guard switched itself off for the rest of the training."""
+    training = [entry for entry in kept if entry.training]
+    measured = [entry.number for entry in training if entry.window.truncated is not None]
+    first, newest = (training[0].number, training[-1].number) if training else (0, -1)
+    for position in log.switched_off:
+        # The entry after the line may have figures from before it; later ones are of a new start.
+        is_on_again = bool(measured) and (measured[-1] > position or measured[-1] == newest)
+        if first <= position <= newest and not is_on_again:
+            before = [entry.window.step or 0.0 for entry in training if entry.number < position]
+            return before[-1] if before else 0.0
+    return None
 
 
 def _only_limit(log: _Log, kept: list[_Entry]) -> int | None:

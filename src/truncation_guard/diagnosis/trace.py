@@ -172,6 +172,8 @@ class RunTrace:
     mode: str | None = None
     """What the guard did about truncated completions; None where that is not recorded."""
     guarded: bool = False
+    switched_off: float | None = None
+    """The last step before the guard switched itself off by an error; None where it did not."""
     masked: bool | None = None
     """TRL's `mask_truncated_completions`; None where it is not recorded."""
     warned: Mapping[str, int] | None = None

@@ -23,6 +23,7 @@ _SOURCES = {
 }
 _RAISE = "raise max_completion_length (how far: see limit-needed)"
 _PROFILE = "truncation_guard.profile_rollouts at a generous limit"
+_LOOK_UP = "look up its ERROR line in the log"
 _HALF = 0.5
 _DEFAULTS = {256: "before TRL 1.12", 512: "since TRL 1.12"}
 
@@ -128,6 +129,8 @@ def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "unknown":
         return "a guard was on; its WARN lines are in the log of the run, which was not read", ""
+    if not evidence["codes"] and evidence["switched_off"]:
+        return "a guard was on, and switched itself off before it warned", _LOOK_UP
     if not evidence["codes"] and evidence["guarded"]:
         line = "no WARN line of it"
         if evidence["others"]:
@@ -189,6 +192,13 @@ def _guarded(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if not evidence["notable"]:
         return "there was hardly anything to guard the advantages against", ""
     mode = evidence["mode"]
+    if evidence["switched_off"] is not None:
+        unit = unit_text(evidence["steps_known"])
+        return (
+            f"the guard switched itself off after {unit} {evidence['switched_off']:g} and did "
+            "nothing from then on",
+            _LOOK_UP,
+        )
     if evidence["guarded"] and mode is None:
         return "a guard was on; in which mode is not recorded", ""
     if mode == "observe":
