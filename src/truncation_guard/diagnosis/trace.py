@@ -229,7 +229,7 @@ def to_window(
     training = True in splits
     figures = {key: value for (split, key), value in found.items() if split == training}
     figures |= {key: found.get((True, key)) for key in _WHEN}
-    called = figures.pop("tools", None) is not None
+    called = (figures.pop("tools", None) or 0) > 0
     cuts = [figures.pop(f"cause/{cause}", None) for cause in ("context", "tool")]
     if None not in cuts:
         figures["elsewhere"] = sum(cut for cut in cuts if cut is not None)
