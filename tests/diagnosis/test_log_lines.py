@@ -186,6 +186,19 @@ def test_of_several_runs_in_a_log_the_last_one_counts(tmp_path: Path) -> None:
     assert later.warned == {"truncated": 1}
 
 
+def test_a_second_stage_in_a_log_is_another_run(tmp_path: Path) -> None:
+    """Its first entry is further on, for it has fewer steps, but it has seen fewer tokens."""
+
+    def line(step: int, steps: int, ratio: float) -> str:
+        more = {"num_tokens": f"{1000.0 * step:.4g}", "epoch": f"{step / steps:.4g}"}
+        return f"{WHOLE | more | {'completions/clipped_ratio': ratio}}\n"
+
+    first = "".join(line(step, 400, 0.9) for step in range(1, 21))
+    trace = read(tmp_path, first + "".join(line(step, 40, 0.1) for step in (10, 20, 30)))
+    assert ratios(trace) == [0.1, 0.1, 0.1]
+    assert trace.notes[0] == "The log holds 2 runs; this is the last one."
+
+
 def test_the_guards_lines_tell_its_mode_the_limit_and_what_it_warned_of(tmp_path: Path) -> None:
     lines = [
         "[truncation-guard] recording every generation batch in run/truncation_guard.jsonl",

@@ -16,7 +16,7 @@ from typing import Any
 from truncation_guard.diagnosis.log_pieces import Piece, pieces
 from truncation_guard.diagnosis.phases import doubtful_lengths, settle_logged_limits
 from truncation_guard.diagnosis.restarts import drop_what_was_done_again
-from truncation_guard.diagnosis.trace import RunTrace, Window, to_window
+from truncation_guard.diagnosis.trace import RunTrace, Window, number, to_window
 
 _PAIR = re.compile(
     r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|([^,'"{}()]*(?:\([^()]*\))?))\s*(?=[,}])"""
@@ -30,7 +30,7 @@ _OF_A_GUARD = re.compile(
 _SWITCHED_OFF = re.compile(r"\[truncation-guard\] ERROR .*\bswitched off\b")
 _LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d{1,15})\b")
 _WARNED_LIMIT = re.compile(r"\b(limit|raised_to)=(\d{1,15})\b")
-_EPOCH_ROUNDING = 1e-3
+_ROUNDING = 1e-3
 """Entries of training are printed with four digits, those that `evaluate` returns with all."""
 _MASKED = re.compile(r"mask_truncated_completions['\"]?\s*[=: ]\s*(True|true|False|false)")
 _PILE = 0.2
@@ -53,6 +53,8 @@ class _Entry:
     of_trl: bool
     """Whether it has a name that nothing but TRL logs."""
     is_cut: bool
+    tokens: float | None
+    """That the training had seen."""
     number: int
     """Its place among all entries."""
     bar: tuple[int, int] | None = None
@@ -120,7 +122,8 @@ def _take(piece: Piece, log: _Log) -> None:
     log.last = text
     training, window, called = found
     log.with_tools |= called
-    log.entries.append(_Entry(training, window, of_trl, is_cut, len(log.entries)))
+    tokens = number(metrics.get("num_tokens", metrics.get("train/num_tokens")))
+    log.entries.append(_Entry(training, window, of_trl, is_cut, tokens, len(log.entries)))
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -159,7 +162,10 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
     has_trls = any(entry.of_trl and not entry.is_cut for entry in log.entries)
     entries = [e for e in log.entries if e.of_trl or e.is_cut or not has_trls]
     kept, notes = drop_what_was_done_again(
-        entries, lambda entry: entry.window.epoch, rounding=_EPOCH_ROUNDING
+        entries,
+        lambda entry: entry.window.epoch,
+        lambda entry: entry.tokens,
+        rounding=_ROUNDING,
     )
     cut = sum(entry.is_cut for entry in entries)
     if cut:
