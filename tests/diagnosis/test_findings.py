@@ -685,7 +685,7 @@ def test_a_truncated_evaluation() -> None:
     run = trace(entries([0.0] * 5), evaluation=entries([0.5]), limit=LIMIT)
     assert answer(run, "evaluation") == (
         "warning",
-        "50% of the answers were cut off in the evaluation at step 1 (0% in training by then)",
+        "50% of the answers were cut off in the evaluation at step 1 (0% in training at its end)",
         "eval_reward is that of cut answers: raise max_completion_length",
     )
     run.evaluation[0].step = None

@@ -233,7 +233,7 @@ def _evaluation(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         return fact, ""
     training = evidence["training_share"]
     if training is not None:
-        fact += f" ({share_text(training)} in training by then)"
+        fact += f" ({share_text(training)} in training at its end)"
     return fact, "eval_reward is that of cut answers: raise max_completion_length"
 
 
