@@ -841,7 +841,7 @@ def test_completions_of_one_short_length_say_both_readings() -> None:
     )
     assert "limit-unknown" not in found(run)
     run.limit = 512
-    assert verdict(run).startswith("truncation is not what holds this run back: 100% of the")
+    assert verdict(run).startswith("truncation may be what holds this run back: 100% of the")
 
 
 def test_short_completions_that_count_as_clipped() -> None:
@@ -849,8 +849,9 @@ def test_short_completions_that_count_as_clipped() -> None:
         Window(step=float(n), ratio=1.0, mean_length=20.0, max_length=30.0 + n) for n in range(5)
     ]
     remedy = (
-        "a longer limit does not help: look for a stop token that tokenizer and generation config "
-        "do not name, for stop strings, tools, or an environment that ends them"
+        "a longer limit does not help, unless an environment's tokens, which TRL leaves out of the "
+        "lengths, filled it: look for a stop token that tokenizer and generation config do not "
+        "name, for stop strings, tools, or an environment that ends them"
     )
     assert answer(trace(short, limit=LIMIT), "short-unfinished") == (
         "warning",
@@ -860,8 +861,12 @@ def test_short_completions_that_count_as_clipped() -> None:
         remedy,
     )
     assert verdict(trace(short)) == (
-        "truncation is not what holds this run back: 100% of the completions ended without a known "
-        "stop token, but below the limit, which is no matter of length"
+        "truncation may be what holds this run back: 100% of the completions ended without a known "
+        "stop token, but below the limit: no matter of length, unless an environment's tokens, "
+        "which TRL leaves out of the lengths, filled it"
+    )
+    assert answer(trace(short, limit=LIMIT), "truncated")[1] == (
+        "by their lengths no completion was cut off from step 0 to 4"
     )
     some = [Window(step=1.0, ratio=0.4, mean_length=11.0, max_length=101.0)] * 5
     assert answer(trace(some, limit=101), "short-unfinished")[1] == (

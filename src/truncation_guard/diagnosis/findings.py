@@ -111,6 +111,7 @@ def _truncated(trace: RunTrace, measures: Measures) -> Finding:
         "last_above": cut.last_above,
         "entries": cut.entries,
         "bounded": measures.bounded,
+        "by_length": not trace.guarded and (measures.below or 0.0) > NOTABLE,
         **_steps(trace, measures),
     }
     if cut.last <= NOTABLE:

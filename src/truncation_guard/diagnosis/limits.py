@@ -48,7 +48,9 @@ def cut_share(window: Window, with_tools: bool) -> float | None:
     """Share of completions that a limit cut: exact by the guard, at most this by TRL's metrics.
 
     At most (mean - 1) / (limit - 1) of the completions can be as long as the limit. That does not
-    hold with tools, whose tokens TRL leaves out of the lengths but not out of the limit.
+    hold with tools, whose tokens TRL leaves out of the lengths but not out of the limit. Nor
+    does it with a `rollout_func` that masks tokens of an environment; but no metric tells that
+    there is one, so the wording has to.
     """
     if window.truncated is not None:
         return window.truncated

@@ -112,7 +112,8 @@ def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         source = _SOURCES[evidence["source"]]
         return f"how many completions were cut off is not in {source}", _guard()
     if evidence["highest"] == 0:
-        return f"no completion was cut off{span_text(evidence)}", ""
+        by_length = "by their lengths " if evidence["by_length"] else ""
+        return f"{by_length}no completion was cut off{span_text(evidence)}", ""
     fact = (
         f"{_bound(evidence)}{share_text(evidence['share'])} of the completions were cut off"
         f"{span_text(evidence)}"
