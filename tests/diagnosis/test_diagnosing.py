@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -137,6 +138,35 @@ def test_a_notebook_shows_the_table() -> None:
 def test_the_repr_names_what_to_look_into() -> None:
     assert repr(diagnose(LOGS / "short_with_ratio_one.log")) == (
         "Diagnosis(answer='may be', source='log', codes=['reward', 'short-unfinished'])"
+    )
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("setting", ["max_completion_length=256\n", ""])
+def test_lengths_that_leave_out_what_was_cut_tell_nothing(
+    tmp_path: Path, setting: str, batches: int
+) -> None:
+    """As TRL 0.17 logs them with mask_truncated_completions."""
+    task = trl_logs.Task(1, 256, 300, 60)
+    text = setting
+    for step in range(1, 41):
+        made = [task.batch(16) for _ in range(batches)]
+        lengths = [[n if ended else 0 for n, ended, _ in batch] for batch in made]
+        masked = {
+            "completions/mean_length": fmean(fmean(batch) for batch in lengths),
+            "completions/min_length": fmean(min(batch) for batch in lengths),
+            "completions/max_length": fmean(max(batch) for batch in lengths),
+        }
+        text += f"{trl_logs.printed(trl_logs.entry(step, 40, made) | masked)}\n"
+    found = diagnose(trl_logs.write(tmp_path / "train.log", text))
+    at = " at 256 tokens" if setting else ""
+    assert found.verdict.answer == "is"
+    assert f"% of the completions were cut off{at} at the end" in found.verdict.reason
+    assert "at most" not in found.verdict.reason
+    assert "short-unfinished" not in {finding.code for finding in found.findings}
+    assert found.trace.notes[-1] == (
+        "Completions that were cut have a length of 0, as TRL 0.17 logs them with "
+        "mask_truncated_completions: where some were cut, the lengths are left out."
     )
 
 

@@ -53,13 +53,16 @@ def _pile_up(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "fine":
         return f"lengths do not pile up at one value; the longest are {longest} tokens long", ""
     assumed = ", which is assumed to be the limit" if evidence["assumed"] else ""
-    return (
+    fact = (
         f"lengths pile up at {evidence['limit']} tokens{assumed}: {_bound(evidence)}"
-        f"{share_text(evidence['share'])} of the completions were cut there at the end, and the "
-        f"longest has that length in {evidence['entries_at_limit']} of {evidence['entries']} "
-        "entries",
-        _RAISE,
+        f"{share_text(evidence['share'])} of the completions were cut there at the end"
     )
+    if evidence["entries_at_limit"]:  # else the lengths leave something out
+        fact += (
+            f", and the longest has that length in {evidence['entries_at_limit']} of "
+            f"{evidence['entries']} entries"
+        )
+    return fact, _RAISE
 
 
 def _default_limit(severity: Severity, evidence: Evidence) -> tuple[str, str]:
