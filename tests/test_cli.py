@@ -345,6 +345,23 @@ def test_the_window_can_be_given(
     assert "max_completion_length=46 is the most that is allowed, and short of a coverage" in out
 
 
+def test_a_window_of_nothing_is_refused(
+    data: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "`context_window` must be an integer of at least 1, got 0." in error_of(
+        capsys, *arguments(data, model, "--context_window", "0")
+    )
+
+
+@pytest.mark.parametrize("text", ["{}", "{"])
+def test_a_broken_tokenizer_ends_in_one_line(
+    text: str, data: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "tokenizer.json").write_text(text)
+    error = error_of(capsys, *arguments(data, model))
+    assert error.startswith(f"truncation-guard: error: The tokenizer of {model} cannot be read: ")
+
+
 def test_a_console_of_another_encoding_gets_the_result_too(data: Path, model: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "truncation_guard", *arguments(data, model)],

@@ -367,6 +367,20 @@ def test_numbers_of_both_sides_are_added_up() -> None:
             "`terminated` must be truth values, got 'yes'. Pass True for each completion that "
             "ended by itself.",
         ),
+        (
+            [3, 4],
+            [1.0, float("nan")],
+            TypeError,
+            "`terminated` must be truth values, got nan. Pass True for each completion that ended "
+            "by itself.",
+        ),
+        (
+            [3, 4],
+            np.array([True, "1"], dtype=object),
+            TypeError,
+            "`terminated` must be truth values, got '1'. Pass True for each completion that ended "
+            "by itself.",
+        ),
         (5, None, TypeError, "`lengths` must be a list, got 5. Pass one item for each completion."),
         (
             {8: 1},
@@ -404,6 +418,14 @@ def test_lengths_that_are_none_are_refused(
     with pytest.raises(kind) as error:
         LengthSample(lengths, terminated)
     assert str(error.value) == text
+
+
+def test_numbers_that_pandas_keeps_as_objects_are_read() -> None:
+    """A column that had a value missing, after `dropna`."""
+    expected = LengthSample([8, 9], [True, False])
+    for flags in ([True, False], [np.True_, np.False_], [1.0, 0], [1.0, 0.0]):
+        assert LengthSample(np.array([8, 9], dtype=object), np.array(flags, object)) == expected
+    assert LengthSample([8, 9], [1.0, 0.0]) == expected
 
 
 def test_equal_samples_are_equal_and_hash_alike() -> None:

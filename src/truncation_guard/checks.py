@@ -63,6 +63,8 @@ def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
         raise ValueError(
             "`lengths` is empty. Pass the length in tokens of at least one completion."
         )
+    if values.dtype.kind == "O" and all(map(is_number, values.tolist())):
+        values = np.asarray(values.tolist())  # pandas keeps numbers as objects once one was missing
     if values.dtype.kind not in "iuf":
         wrong_value = next((value for value in values.tolist() if not is_number(value)), values[0])
         raise TypeError(
@@ -95,13 +97,21 @@ def truth_values(terminated: Iterable[bool] | None, completions: int) -> NDArray
             f"`terminated` must be of the size of `lengths`, {completions}, got "
             f"{values.size}. Pass one truth value for each completion."
         )
-    if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-        wrong_value = next(value for value in values.tolist() if value not in (0, 1))
+    if values.dtype.kind in "biuf":
+        is_right = np.isin(values, (0, 1))
+    else:  # objects, as pandas keeps truth values once one was missing
+        is_right = np.array([_is_truth_value(value) for value in values.tolist()], dtype=np.bool_)
+    if not is_right.all():
+        wrong_value = values.tolist()[int(np.argmin(is_right))]
         raise TypeError(
             f"`terminated` must be truth values, got {wrong_value!r}. Pass True for each "
             "completion that ended by itself."
         )
     return values.astype(np.bool_)
+
+
+def _is_truth_value(value: object) -> bool:
+    return isinstance(value, (Real, np.bool_)) and value in (0, 1)
 
 
 def _as_array(name: str, values: Iterable[object]) -> NDArray[Any]:

@@ -119,12 +119,21 @@ def _profile(options: argparse.Namespace) -> int:
     from truncation_guard.profiling.from_dataset import profile_dataset
 
     dataset = _load(options.dataset_name, options.dataset_config, options.dataset_train_split)
-    tokenizer = AutoTokenizer.from_pretrained(options.model_name_or_path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(options.model_name_or_path)
+    except (OSError, ImportError):  # these say what to do
+        raise
+    except Exception as error:  # whatever a broken file leads to, KeyError included
+        model = options.model_name_or_path
+        raise ValueError(f"The tokenizer of {model} cannot be read: {error!r}") from error
+    context_window = options.context_window
+    if context_window is None:
+        context_window = _context_window(options.model_name_or_path)
     profile = profile_dataset(
         dataset,
         tokenizer,
         column=options.column,
-        context_window=options.context_window or _context_window(options.model_name_or_path),
+        context_window=context_window,
         num_proc=options.num_proc,
         max_samples=options.max_samples,
         seed=options.seed,

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from truncation_guard.diagnosis.diagnosing import diagnose
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 REPORT = """\
-truncation is not what holds this run back: 100% of the completions ended without a known stop \
-token, but below the limit, which is no matter of length
+truncation may be what holds this run back: 100% of the completions ended without a known stop \
+token, but below the limit: no matter of length, unless an environment's tokens, which TRL leaves \
+out of the lengths, filled it
 train.log (a log: means over log windows, as printed; entries: 20 of training, 0 of evaluation)
 
            finding            evidence                            remedy
@@ -29,11 +31,14 @@ train.log (a log: means over log windows, as printed; entries: 20 of training, 0
  warning   reward             the reward went from 0.609 to       end truncation first, where there
                               0.484 from entry 1 to 20: it is     is some; then look at the reward
                               flat                                functions
- warning   short-unfinished   100% of the completions count as    a longer limit does not help: look
-                              clipped and yet are short (the      for a stop token that tokenizer
-                              longest has 90 tokens, the limit    and generation config do not name,
-                              is 512): TRL counts what does not   for stop strings, tools, or an
-                              end on a stop token that it knows   environment that ends them
+ warning   short-unfinished   100% of the completions count as    a longer limit does not help,
+                              clipped and yet are short (the      unless an environment's tokens,
+                              longest has 90 tokens, the limit    which TRL leaves out of the
+                              is 512): TRL counts what does not   lengths, filled it: look for a
+                              end on a stop token that it knows   stop token that tokenizer and
+                                                                  generation config do not name, for
+                                                                  stop strings, tools, or an
+                                                                  environment that ends them
  unknown   evaluation         there was no evaluation
  fine      pile-up            lengths do not pile up at one
                               value; the longest are 90 tokens
@@ -43,8 +48,8 @@ train.log (a log: means over log windows, as printed; entries: 20 of training, 0
                               holds what was written
  fine      limit-needed       the limit of 512 tokens held 100%
                               of the completions at the end
- fine      truncated          no completion was cut off from
-                              entry 1 to 20
+ fine      truncated          by their lengths no completion
+                              was cut off from entry 1 to 20
  fine      no-signal          12.5% of the groups taught
                               nothing at the end: all their
                               advantages are 0
@@ -85,7 +90,7 @@ def test_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> N
     assert list(found) == ["path", "source", "healthy", "verdict", "findings", "notes"]
     assert found["path"] == "train.log"
     assert (found["source"], found["healthy"]) == ("log", False)
-    assert found["verdict"]["answer"] == "is not"
+    assert found["verdict"]["answer"] == "may be"
     short = next(each for each in found["findings"] if each["code"] == "short-unfinished")
     assert list(short) == ["code", "severity", "fact", "evidence", "remedy"]
     assert short["evidence"] == {
@@ -132,7 +137,36 @@ def test_a_notebook_shows_the_table() -> None:
 
 def test_the_repr_names_what_to_look_into() -> None:
     assert repr(diagnose(LOGS / "short_with_ratio_one.log")) == (
-        "Diagnosis(answer='is not', source='log', codes=['reward', 'short-unfinished'])"
+        "Diagnosis(answer='may be', source='log', codes=['reward', 'short-unfinished'])"
+    )
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("setting", ["max_completion_length=256\n", ""])
+def test_lengths_that_leave_out_what_was_cut_tell_nothing(
+    tmp_path: Path, setting: str, batches: int
+) -> None:
+    """As TRL 0.17 logs them with mask_truncated_completions."""
+    task = trl_logs.Task(1, 256, 300, 60)
+    text = setting
+    for step in range(1, 41):
+        made = [task.batch(16) for _ in range(batches)]
+        lengths = [[n if ended else 0 for n, ended, _ in batch] for batch in made]
+        masked = {
+            "completions/mean_length": fmean(fmean(batch) for batch in lengths),
+            "completions/min_length": fmean(min(batch) for batch in lengths),
+            "completions/max_length": fmean(max(batch) for batch in lengths),
+        }
+        text += f"{trl_logs.printed(trl_logs.entry(step, 40, made) | masked)}\n"
+    found = diagnose(trl_logs.write(tmp_path / "train.log", text))
+    at = " at 256 tokens" if setting else ""
+    assert found.verdict.answer == "is"
+    assert f"% of the completions were cut off{at} at the end" in found.verdict.reason
+    assert "at most" not in found.verdict.reason
+    assert "short-unfinished" not in {finding.code for finding in found.findings}
+    assert found.trace.notes[-1] == (
+        "Completions that were cut have a length of 0, as TRL 0.17 logs them with "
+        "mask_truncated_completions: where some were cut, the lengths are left out."
     )
 
 

@@ -387,6 +387,14 @@ FOLLOW = "follow the first of the lines"
             for code in OF_TRUNCATION
         ),
         (
+            {"warned": {}, "guarded": True, "switched_off": 2.0},
+            (
+                "warning",
+                "a guard was on, and switched itself off before it warned",
+                "look up its ERROR line in the log",
+            ),
+        ),
+        (
             {"warned": None, "guarded": True},
             (
                 "unknown",
@@ -635,6 +643,14 @@ GUARD = "add a TruncationGuardCallback"
                 "use its default mode",
             ),
         ),
+        (
+            {"guarded": True, "mode": "exclude", "switched_off": 2.0},
+            (
+                "warning",
+                "the guard switched itself off after step 2 and did nothing from then on",
+                "look up its ERROR line in the log",
+            ),
+        ),
         ({"guarded": True}, ("unknown", "a guard was on; in which mode is not recorded", "")),
     ],
 )
@@ -669,7 +685,7 @@ def test_a_truncated_evaluation() -> None:
     run = trace(entries([0.0] * 5), evaluation=entries([0.5]), limit=LIMIT)
     assert answer(run, "evaluation") == (
         "warning",
-        "50% of the answers were cut off in the evaluation at step 1 (0% in training by then)",
+        "50% of the answers were cut off in the evaluation at step 1 (0% in training at its end)",
         "eval_reward is that of cut answers: raise max_completion_length",
     )
     run.evaluation[0].step = None
@@ -825,7 +841,7 @@ def test_completions_of_one_short_length_say_both_readings() -> None:
     )
     assert "limit-unknown" not in found(run)
     run.limit = 512
-    assert verdict(run).startswith("truncation is not what holds this run back: 100% of the")
+    assert verdict(run).startswith("truncation may be what holds this run back: 100% of the")
 
 
 def test_short_completions_that_count_as_clipped() -> None:
@@ -833,8 +849,9 @@ def test_short_completions_that_count_as_clipped() -> None:
         Window(step=float(n), ratio=1.0, mean_length=20.0, max_length=30.0 + n) for n in range(5)
     ]
     remedy = (
-        "a longer limit does not help: look for a stop token that tokenizer and generation config "
-        "do not name, for stop strings, tools, or an environment that ends them"
+        "a longer limit does not help, unless an environment's tokens, which TRL leaves out of the "
+        "lengths, filled it: look for a stop token that tokenizer and generation config do not "
+        "name, for stop strings, tools, or an environment that ends them"
     )
     assert answer(trace(short, limit=LIMIT), "short-unfinished") == (
         "warning",
@@ -844,8 +861,12 @@ def test_short_completions_that_count_as_clipped() -> None:
         remedy,
     )
     assert verdict(trace(short)) == (
-        "truncation is not what holds this run back: 100% of the completions ended without a known "
-        "stop token, but below the limit, which is no matter of length"
+        "truncation may be what holds this run back: 100% of the completions ended without a known "
+        "stop token, but below the limit: no matter of length, unless an environment's tokens, "
+        "which TRL leaves out of the lengths, filled it"
+    )
+    assert answer(trace(short, limit=LIMIT), "truncated")[1] == (
+        "by their lengths no completion was cut off from step 0 to 4"
     )
     some = [Window(step=1.0, ratio=0.4, mean_length=11.0, max_length=101.0)] * 5
     assert answer(trace(some, limit=101), "short-unfinished")[1] == (

@@ -186,6 +186,19 @@ def test_of_several_runs_in_a_log_the_last_one_counts(tmp_path: Path) -> None:
     assert later.warned == {"truncated": 1}
 
 
+def test_a_second_stage_in_a_log_is_another_run(tmp_path: Path) -> None:
+    """Its first entry is further on, for it has fewer steps, but it has seen fewer tokens."""
+
+    def line(step: int, steps: int, ratio: float) -> str:
+        more = {"num_tokens": f"{1000.0 * step:.4g}", "epoch": f"{step / steps:.4g}"}
+        return f"{WHOLE | more | {'completions/clipped_ratio': ratio}}\n"
+
+    first = "".join(line(step, 400, 0.9) for step in range(1, 21))
+    trace = read(tmp_path, first + "".join(line(step, 40, 0.1) for step in (10, 20, 30)))
+    assert ratios(trace) == [0.1, 0.1, 0.1]
+    assert trace.notes[0] == "The log holds 2 runs; this is the last one."
+
+
 def test_the_guards_lines_tell_its_mode_the_limit_and_what_it_warned_of(tmp_path: Path) -> None:
     lines = [
         "[truncation-guard] recording every generation batch in run/truncation_guard.jsonl",
@@ -199,6 +212,48 @@ def test_the_guards_lines_tell_its_mode_the_limit_and_what_it_warned_of(tmp_path
     assert trace.mode == "exclude"
     assert trace.limit == 64
     assert trace.warned == {"truncated": 1, "rising": 1, "loss-scale": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "guarded"),
+    [
+        ("recording every generation batch in run/truncation_guard.jsonl", True),
+        ("training ended at step 8: 3 of 64 completions were truncated (4.69%)", True),
+        ("lengths of 64 completions in tokens", True),
+        ("ERROR the limit could not be raised.", True),
+        ("reference answers are taken from column `answer`", False),
+        ("Half of the answers in column `answer` have at most 5 tokens", False),
+    ],
+)
+def test_what_profile_dataset_logs_is_of_no_guard(tmp_path: Path, line: str, guarded: bool) -> None:
+    trace = read(tmp_path, f"[truncation-guard] {line}\n{WHOLE}\n")
+    assert trace.guarded is guarded
+    assert trace.switched_off is None
+
+
+OFF = "[truncation-guard] ERROR the guard failed and is switched off. Training goes on."
+MEASURED = WHOLE | {"truncation_guard/truncated_share": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("entries", "last_step"),
+    [
+        ([OFF, WHOLE, WHOLE], 0),
+        ([MEASURED, OFF, WHOLE], 1),
+        ([MEASURED, OFF, MEASURED, WHOLE], 1),  # the log window began before the line
+        ([MEASURED, OFF, WHOLE, OFF, WHOLE], 1),  # of another process
+        ([MEASURED, OFF, MEASURED], None),
+        ([MEASURED, OFF, WHOLE, MEASURED], None),  # resumed with another guard
+        ([MEASURED, OFF], None),
+        ([OFF], None),
+    ],
+)
+def test_the_guard_may_switch_itself_off(
+    tmp_path: Path, entries: list[object], last_step: float | None
+) -> None:
+    trace = read(tmp_path, "\n".join(map(str, entries)))
+    assert trace.guarded
+    assert trace.switched_off == last_step
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,9 @@ def test_calls_of_tools_are_noticed() -> None:
     found = to_window({"reward": 0.5, "tools/call_frequency": 0.3})
     assert found is not None
     assert found[2]
+    never = to_window({"reward": 0.5, "tools/call_frequency": "0"})
+    assert never is not None
+    assert not never[2]  # then no tokens of theirs are left out of the lengths
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,10 @@ def test_text_and_messages_are_told_from_the_rest(value: Any, kind: str | None) 
 
 @pytest.mark.parametrize(
     ("value", "nothing"),
-    [(None, True), ("", True), (" \n", True), ([], True), ((), True), ("a", False), (0, False)],
+    [
+        *[(value, True) for value in (None, float("nan"), "", " \n", [], ())],
+        *[(value, False) for value in ("a", 0, 0.0)],
+    ],
 )
 def test_empty_texts_and_lists_are_nothing(value: Any, nothing: bool) -> None:
     assert is_nothing(value) is nothing

@@ -47,6 +47,20 @@ def test_columns_and_batches_are_read_from_everything(dataset: Any) -> None:
     assert rows.first([]) == {}
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 9])
+def test_what_a_row_lacks_is_none(batch_size: int) -> None:
+    items = [{"b": 0}, {"a": "t1"}, {"a": "t2", "b": 2}, {"c": True}]
+    for dataset in (items, IterableDataset.from_generator(lambda: iter(items))):
+        rows = open_rows(dataset, None)
+        assert rows.columns == ["b", "a", "c"]
+        assert read(rows, ["a", "b"], batch_size) == [
+            (0, None, 0),
+            (1, "t1", None),
+            (2, "t2", 2),
+            (3, None, None),
+        ]
+
+
 @pytest.mark.parametrize("index", range(5))
 @pytest.mark.parametrize("max_samples", [1, 4, 7, 8])
 def test_a_sample_keeps_the_rows_own_numbers(index: int, max_samples: int) -> None:

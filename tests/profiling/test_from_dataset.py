@@ -136,6 +136,11 @@ def test_every_source_gives_the_same_lengths(dataset: Any, options: dict[str, An
     assert made.skipped == sum(not row["answer"] for row in ROWS)
 
 
+def test_what_pandas_has_for_a_missing_text_is_no_answer() -> None:
+    rows = [{"answer": "w5 w6"}, {"answer": float("nan")}]
+    assert profile_dataset(rows, tiny.tokenizer()).skipped == 1
+
+
 @settings(deadline=None, max_examples=25)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30))
 def test_the_order_of_the_rows_changes_nothing(data: st.DataObject, sizes: list[int]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from truncation_guard.diagnosis import report
 from truncation_guard.diagnosis.finding import Finding
 from truncation_guard.diagnosis.findings import find_all, is_bad
+from truncation_guard.diagnosis.limits import drop_lengths_without_the_cut
 from truncation_guard.diagnosis.measures import Measures, measure
 from truncation_guard.diagnosis.sources import read_run
 from truncation_guard.diagnosis.trace import RunTrace
@@ -110,6 +111,7 @@ def diagnose(path: str | Path) -> Diagnosis:
             "Tools were called: TRL leaves their tokens out of the lengths, so a completion may be "
             "cut and yet be shorter than the limit."
         )
+    drop_lengths_without_the_cut(trace)
     measures = measure(trace)
     findings = find_all(trace, measures)
     return Diagnosis(judge(trace, measures, findings), findings, trace, measures)

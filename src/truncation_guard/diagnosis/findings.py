@@ -111,6 +111,7 @@ def _truncated(trace: RunTrace, measures: Measures) -> Finding:
         "last_above": cut.last_above,
         "entries": cut.entries,
         "bounded": measures.bounded,
+        "by_length": not trace.guarded and (measures.below or 0.0) > NOTABLE,
         **_steps(trace, measures),
     }
     if cut.last <= NOTABLE:
@@ -132,6 +133,7 @@ def _warned(trace: RunTrace, measures: Measures) -> Finding | None:
         "lines": sum(lines.values()) if trace.source == "log" else None,
         "others": ", ".join(sorted(trace.warned.keys() - lines.keys())),
         "guarded": trace.guarded,
+        "switched_off": trace.switched_off is not None,
     }
     return word("warned", "fine" if is_fine else "warning", evidence)
 
@@ -179,12 +181,14 @@ def _may_be_solved(measures: Measures) -> bool:
 def _guarded(trace: RunTrace, measures: Measures) -> Finding:
     cut = measures.cut
     evidence: Evidence = {"guarded": trace.guarded, "mode": trace.mode, "masked": trace.masked}
+    evidence |= {"switched_off": trace.switched_off, "steps_known": trace.steps_known}
     if cut is None:
         return word("guarded", "unknown", evidence)
     evidence |= {"share": cut.overall, "notable": cut.is_notable}
-    if cut.last <= NOTABLE or (trace.guarded and trace.mode in _ACTING):
+    is_on = trace.guarded and trace.switched_off is None
+    if cut.last <= NOTABLE or (is_on and trace.mode in _ACTING):
         return word("guarded", "fine", evidence)
-    is_open = trace.guarded and trace.mode is None
+    is_open = is_on and trace.mode is None
     return word("guarded", "unknown" if is_open else "warning", evidence)
 
 

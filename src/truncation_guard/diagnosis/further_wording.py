@@ -8,6 +8,8 @@ from collections.abc import Callable
 from truncation_guard.diagnosis.finding import Evidence, Severity, share_text, unit_text
 
 ADD_A_GUARD = "add a TruncationGuardCallback"
+TOKENS_OF_AN_ENVIRONMENT = "an environment's tokens, which TRL leaves out of the lengths, filled it"
+"""Those that the `env_mask` of a `rollout_func` is 0 for; TRL 1.16 logs nothing else of them."""
 
 
 def _stop_tokens(severity: Severity, evidence: Evidence) -> tuple[str, str]:
@@ -58,6 +60,7 @@ def _short_unfinished(severity: Severity, evidence: Evidence) -> tuple[str, str]
             "look for a stop token that tokenizer and generation config do not name",
         )
     share = share_text(evidence["share"])
+    unless = ""
     if evidence["guarded"]:
         fact = f"{share} of the completions ended below every limit without a stop token"
         if severity != "warning":
@@ -71,9 +74,10 @@ def _short_unfinished(severity: Severity, evidence: Evidence) -> tuple[str, str]
             f"has {longest} tokens{limit}): TRL counts what does not end on a stop token that it "
             "knows"
         )
+        unless = f", unless {TOKENS_OF_AN_ENVIRONMENT}"
     return fact, (
-        "a longer limit does not help: look for a stop token that tokenizer and generation config "
-        "do not name, for stop strings, tools, or an environment that ends them"
+        f"a longer limit does not help{unless}: look for a stop token that tokenizer and "
+        "generation config do not name, for stop strings, tools, or an environment that ends them"
     )
 
 

@@ -44,11 +44,31 @@ def find_limit(trace: RunTrace) -> Limit:
     return Limit(tokens, assumed, max(lengths, default=None), at_it, len(lengths))
 
 
+def drop_lengths_without_the_cut(trace: RunTrace) -> None:
+    """Forget the lengths in which those that were cut are 0 tokens long, and note that.
+
+    TRL 0.17 masks them, by `mask_truncated_completions`, before it takes the lengths (later ones
+    take them before). No completion is really empty.
+    """
+    unguarded = [w for w in (*trace.training, *trace.evaluation) if w.truncated is None]
+    if not any(window.ratio and window.min_length == 0 for window in unguarded):
+        return
+    for window in unguarded:
+        if window.ratio:  # a mean over batches may be of some without a 0
+            window.mean_length = window.min_length = window.max_length = None
+    trace.notes.append(
+        "Completions that were cut have a length of 0, as TRL 0.17 logs them with "
+        "mask_truncated_completions: where some were cut, the lengths are left out."
+    )
+
+
 def cut_share(window: Window, with_tools: bool) -> float | None:
     """Share of completions that a limit cut: exact by the guard, at most this by TRL's metrics.
 
     At most (mean - 1) / (limit - 1) of the completions can be as long as the limit. That does not
-    hold with tools, whose tokens TRL leaves out of the lengths but not out of the limit.
+    hold with tools, whose tokens TRL leaves out of the lengths but not out of the limit. Nor
+    does it with a `rollout_func` that masks tokens of an environment; but no metric tells that
+    there is one, so the wording has to.
     """
     if window.truncated is not None:
         return window.truncated

@@ -16,15 +16,21 @@ from typing import Any
 from truncation_guard.diagnosis.log_pieces import Piece, pieces
 from truncation_guard.diagnosis.phases import doubtful_lengths, settle_logged_limits
 from truncation_guard.diagnosis.restarts import drop_what_was_done_again
-from truncation_guard.diagnosis.trace import RunTrace, Window, to_window
+from truncation_guard.diagnosis.trace import RunTrace, Window, number, to_window
 
 _PAIR = re.compile(
     r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|([^,'"{}()]*(?:\([^()]*\))?))\s*(?=[,}])"""
 )
 _WARN = re.compile(r"\[truncation-guard\] WARN (\S+) step=\d+ mode=(\S+) ([^|]*)")
+_OF_A_GUARD = re.compile(
+    r"\[truncation-guard\] (?:WARN |ERROR |recording every |training ended |lengths of "
+    r"|the record |the guard's )"
+)
+"""What the callback writes; `profile_dataset` has the same prefix."""
+_SWITCHED_OFF = re.compile(r"\[truncation-guard\] ERROR .*\bswitched off\b")
 _LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d{1,15})\b")
 _WARNED_LIMIT = re.compile(r"\b(limit|raised_to)=(\d{1,15})\b")
-_EPOCH_ROUNDING = 1e-3
+_ROUNDING = 1e-3
 """Entries of training are printed with four digits, those that `evaluate` returns with all."""
 _MASKED = re.compile(r"mask_truncated_completions['\"]?\s*[=: ]\s*(True|true|False|false)")
 _PILE = 0.2
@@ -47,6 +53,8 @@ class _Entry:
     of_trl: bool
     """Whether it has a name that nothing but TRL logs."""
     is_cut: bool
+    tokens: float | None
+    """That the training had seen."""
     number: int
     """Its place among all entries."""
     bar: tuple[int, int] | None = None
@@ -64,6 +72,8 @@ class _Log:
     """Limits that the guard's WARN lines name."""
     mode: str | None = None
     guarded: bool = False
+    switched_off: list[int] = field(default_factory=list)
+    """Number of entries before each line by which the guard switched itself off."""
     masked: bool | None = None
     with_tools: bool = False
     last: str = ""
@@ -112,7 +122,8 @@ def _take(piece: Piece, log: _Log) -> None:
     log.last = text
     training, window, called = found
     log.with_tools |= called
-    log.entries.append(_Entry(training, window, of_trl, is_cut, len(log.entries)))
+    tokens = number(metrics.get("num_tokens", metrics.get("train/num_tokens")))
+    log.entries.append(_Entry(training, window, of_trl, is_cut, tokens, len(log.entries)))
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -129,7 +140,9 @@ def _parse(text: str) -> dict[str, Any]:
 
 def _look_for_settings(line: str, log: _Log) -> None:
     if "[truncation-guard]" in line:
-        log.guarded = True
+        log.guarded |= _OF_A_GUARD.search(line) is not None
+        if _SWITCHED_OFF.search(line):
+            log.switched_off.append(len(log.entries))
         warn = _WARN.search(line)
         if warn:
             log.warned.append((len(log.entries), warn[1]))
@@ -149,7 +162,10 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
     has_trls = any(entry.of_trl and not entry.is_cut for entry in log.entries)
     entries = [e for e in log.entries if e.of_trl or e.is_cut or not has_trls]
     kept, notes = drop_what_was_done_again(
-        entries, lambda entry: entry.window.epoch, rounding=_EPOCH_ROUNDING
+        entries,
+        lambda entry: entry.window.epoch,
+        lambda entry: entry.tokens,
+        rounding=_ROUNDING,
     )
     cut = sum(entry.is_cut for entry in entries)
     if cut:
@@ -171,11 +187,26 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
         limit=limits[-1] if limits else _only_limit(log, kept),
         mode=log.mode,
         guarded=guarded,
+        switched_off=_switched_off(kept, log),
         masked=log.masked,
         warned=Counter(code for position, code in log.warned if position >= first),
         with_tools=log.with_tools,
         notes=notes,
     )
+
+
+def _switched_off(kept: list[_Entry], log: _Log) -> float | None:
+    """The last step before the guard switched itself off for the rest of the training."""
+    training = [entry for entry in kept if entry.training]
+    measured = [entry.number for entry in training if entry.window.truncated is not None]
+    first, newest = (training[0].number, training[-1].number) if training else (0, -1)
+    for position in log.switched_off:
+        # The entry after the line may have figures from before it; later ones are of a new start.
+        is_on_again = bool(measured) and (measured[-1] > position or measured[-1] == newest)
+        if first <= position <= newest and not is_on_again:
+            before = [entry.window.step or 0.0 for entry in training if entry.number < position]
+            return before[-1] if before else 0.0
+    return None
 
 
 def _only_limit(log: _Log, kept: list[_Entry]) -> int | None:

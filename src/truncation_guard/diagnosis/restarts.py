@@ -1,7 +1,8 @@
 """A training that was started anew, or resumed, within one log.
 
 The one idea: progress only goes back when training was started again, so what an earlier start had
-logged past that point was done again, and counts no more.
+logged past that point was done again, and counts no more. Tokens seen tell a resume from another
+run: a checkpoint holds their number, and a new run begins at 0.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ Entry = TypeVar("Entry")
 def drop_what_was_done_again(
     entries: Iterable[Entry],
     progress: Callable[[Entry], float | None],
+    tokens: Callable[[Entry], float | None] = lambda entry: None,
     *,
     rounding: float = 0.0,
 ) -> tuple[list[Entry], list[str]]:
@@ -21,7 +23,8 @@ def drop_what_was_done_again(
     Args:
         entries: in the order of the log.
         progress: how far training was, in epochs or steps; None where an entry does not say.
-        rounding: relative error of what `progress` gives: going back by less is none.
+        tokens: how many the run had seen; None where an entry does not say.
+        rounding: relative error of what these give: going back by less is none.
 
     Returns:
         The entries that count, and notes on what was dropped.
@@ -29,13 +32,22 @@ def drop_what_was_done_again(
     kept: list[Entry] = []
     runs, resumed = 1, 0
     furthest: float | None = None
+    most: float | None = None
+
+    def is_back(now: float | None, before: float | None) -> bool:
+        return now is not None and before is not None and now < before * (1 - rounding)
+
     for entry in entries:
-        now = progress(entry)
-        if now is not None and furthest is not None and now < furthest * (1 - rounding):
+        now, seen = progress(entry), tokens(entry)
+        if is_back(now, furthest) or is_back(seen, most):
             while kept and _at_or_past(progress(kept[-1]), now):
                 kept.pop()
+            known = (tokens(other) for other in reversed(kept))
+            if is_back(seen, next((number for number in known if number is not None), None)):
+                kept.clear()
             runs, resumed = (runs, resumed + 1) if kept else (runs + 1, 0)
         furthest = furthest if now is None else now
+        most = most if seen is None else seen
         kept.append(entry)
     notes = []
     if runs > 1:
@@ -49,5 +61,5 @@ def drop_what_was_done_again(
     return kept, notes
 
 
-def _at_or_past(progress: float | None, now: float) -> bool:
-    return progress is None or progress >= now
+def _at_or_past(progress: float | None, now: float | None) -> bool:
+    return progress is None or (now is not None and progress >= now)

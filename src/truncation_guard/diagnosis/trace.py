@@ -39,7 +39,8 @@ _LONGEST = 1e15
 _MOST = {
     **dict.fromkeys(("truncated", "cause/context", "cause/tool", "stopped", "ratio"), _ONE),
     **dict.fromkeys(("silent_groups", "guard_silent"), _ONE),
-    **dict.fromkeys(("mean_length", "max_length", "logged_limit", "step"), _LONGEST),
+    **dict.fromkeys(("mean_length", "min_length", "max_length"), _LONGEST),
+    **dict.fromkeys(("logged_limit", "step"), _LONGEST),
 }
 """Of these nothing is below 0 or above this: shares, up to rounding, and lengths in tokens."""
 _OLDER = ("completion_length",)
@@ -47,6 +48,7 @@ _OLDER = ("completion_length",)
 _FIELDS = {
     "completion_length": "mean_length",
     "completions/mean_length": "mean_length",
+    "completions/min_length": "min_length",
     "completions/max_length": "max_length",
     "completions/clipped_ratio": "ratio",
     "reward": "reward",
@@ -101,6 +103,8 @@ class Window:
     ratio: float | None = None
     """TRL's `completions/clipped_ratio`: share whose last token is no stop token that TRL knows."""
     mean_length: float | None = None
+    min_length: float | None = None
+    """The mean of the batches' shortest."""
     max_length: float | None = None
     """The mean of the batches' longest."""
     ended_length: float | None = None
@@ -172,6 +176,8 @@ class RunTrace:
     mode: str | None = None
     """What the guard did about truncated completions; None where that is not recorded."""
     guarded: bool = False
+    switched_off: float | None = None
+    """The last step before the guard switched itself off by an error; None where it did not."""
     masked: bool | None = None
     """TRL's `mask_truncated_completions`; None where it is not recorded."""
     warned: Mapping[str, int] | None = None
@@ -227,7 +233,7 @@ def to_window(
     training = True in splits
     figures = {key: value for (split, key), value in found.items() if split == training}
     figures |= {key: found.get((True, key)) for key in _WHEN}
-    called = figures.pop("tools", None) is not None
+    called = (figures.pop("tools", None) or 0) > 0
     cuts = [figures.pop(f"cause/{cause}", None) for cause in ("context", "tool")]
     if None not in cuts:
         figures["elsewhere"] = sum(cut for cut in cuts if cut is not None)

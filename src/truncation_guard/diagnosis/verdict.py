@@ -10,6 +10,7 @@ from typing import Literal
 
 from truncation_guard.diagnosis.finding import Finding, share_text, unit_text
 from truncation_guard.diagnosis.findings import MUCH
+from truncation_guard.diagnosis.further_wording import TOKENS_OF_AN_ENVIRONMENT
 from truncation_guard.diagnosis.measures import NOTABLE, Course, Measures
 from truncation_guard.diagnosis.trace import RunTrace
 
@@ -40,9 +41,9 @@ def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> V
     if not trace.guarded and below > NOTABLE and below >= cut.overall and cut.last <= MUCH:
         least = "" if below == measures.unfinished else "at least "
         return Verdict(
-            "is not",
+            "may be",
             f"{least}{share_text(below)} of the completions ended without a known stop token, but "
-            "below the limit, which is no matter of length",
+            f"below the limit: no matter of length, unless {TOKENS_OF_AN_ENVIRONMENT}",
         )
     if cut.last <= NOTABLE:
         return _hardly(trace, measures, cut)

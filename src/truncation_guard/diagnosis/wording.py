@@ -23,6 +23,7 @@ _SOURCES = {
 }
 _RAISE = "raise max_completion_length (how far: see limit-needed)"
 _PROFILE = "truncation_guard.profile_rollouts at a generous limit"
+_LOOK_UP = "look up its ERROR line in the log"
 _HALF = 0.5
 _DEFAULTS = {256: "before TRL 1.12", 512: "since TRL 1.12"}
 
@@ -52,13 +53,16 @@ def _pile_up(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "fine":
         return f"lengths do not pile up at one value; the longest are {longest} tokens long", ""
     assumed = ", which is assumed to be the limit" if evidence["assumed"] else ""
-    return (
+    fact = (
         f"lengths pile up at {evidence['limit']} tokens{assumed}: {_bound(evidence)}"
-        f"{share_text(evidence['share'])} of the completions were cut there at the end, and the "
-        f"longest has that length in {evidence['entries_at_limit']} of {evidence['entries']} "
-        "entries",
-        _RAISE,
+        f"{share_text(evidence['share'])} of the completions were cut there at the end"
     )
+    if evidence["entries_at_limit"]:  # else the lengths leave something out
+        fact += (
+            f", and the longest has that length in {evidence['entries_at_limit']} of "
+            f"{evidence['entries']} entries"
+        )
+    return fact, _RAISE
 
 
 def _default_limit(severity: Severity, evidence: Evidence) -> tuple[str, str]:
@@ -111,7 +115,8 @@ def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         source = _SOURCES[evidence["source"]]
         return f"how many completions were cut off is not in {source}", _guard()
     if evidence["highest"] == 0:
-        return f"no completion was cut off{span_text(evidence)}", ""
+        by_length = "by their lengths " if evidence["by_length"] else ""
+        return f"{by_length}no completion was cut off{span_text(evidence)}", ""
     fact = (
         f"{_bound(evidence)}{share_text(evidence['share'])} of the completions were cut off"
         f"{span_text(evidence)}"
@@ -128,6 +133,8 @@ def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 def _warned(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "unknown":
         return "a guard was on; its WARN lines are in the log of the run, which was not read", ""
+    if not evidence["codes"] and evidence["switched_off"]:
+        return "a guard was on, and switched itself off before it warned", _LOOK_UP
     if not evidence["codes"] and evidence["guarded"]:
         line = "no WARN line of it"
         if evidence["others"]:
@@ -189,6 +196,13 @@ def _guarded(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if not evidence["notable"]:
         return "there was hardly anything to guard the advantages against", ""
     mode = evidence["mode"]
+    if evidence["switched_off"] is not None:
+        unit = unit_text(evidence["steps_known"])
+        return (
+            f"the guard switched itself off after {unit} {evidence['switched_off']:g} and did "
+            "nothing from then on",
+            _LOOK_UP,
+        )
     if evidence["guarded"] and mode is None:
         return "a guard was on; in which mode is not recorded", ""
     if mode == "observe":
@@ -223,7 +237,7 @@ def _evaluation(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         return fact, ""
     training = evidence["training_share"]
     if training is not None:
-        fact += f" ({share_text(training)} in training by then)"
+        fact += f" ({share_text(training)} in training at its end)"
     return fact, "eval_reward is that of cut answers: raise max_completion_length"
 
 

@@ -6,6 +6,7 @@ named, and where nothing fits the columns are listed instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
 from typing import Any, Literal
 
 ANSWER_COLUMNS = (
@@ -89,7 +90,9 @@ def kind_of(value: object) -> Kind | None:
 
 
 def is_nothing(value: object) -> bool:
-    """Whether a row's value is None or an empty text or list."""
+    """Whether a row's value is None, NaN or an empty text or list."""
+    if isinstance(value, float):
+        return isnan(value)  # what pandas has for a missing text
     if isinstance(value, str):
         return not value or value.isspace()
     return value is None or (isinstance(value, (list, tuple)) and not value)

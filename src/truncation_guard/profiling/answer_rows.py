@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from truncation_guard.profiling.answer_columns import listed
 
 EMPTY = "`dataset` is empty. Pass one with at least one row."
+_FIRST = 100
+"""Rows by which it is decided how the rest is read."""
 
 Batch = tuple[Mapping[str, Sequence[Any]], Sequence[int]]
 """(column -> values, the rows' numbers)."""
@@ -35,7 +37,7 @@ class Rows(ABC):
         self.numbers: Sequence[int] | None = None
         """The numbers of the sampled rows; None: no sample was taken."""
 
-    def first(self, names: Sequence[str], rows: int = 100) -> Mapping[str, Sequence[Any]]:
+    def first(self, names: Sequence[str], rows: int = _FIRST) -> Mapping[str, Sequence[Any]]:
         """The values of the first rows in these columns, fewer where there are not as many."""
         for batch, _ in self.batches(names, rows) if names else ():
             return batch
@@ -123,9 +125,11 @@ class StreamRows(Rows):
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset.with_format(None)
         columns = dataset.column_names
+        # Of a generator's rows nothing is known before, and each may have columns of its own.
+        self._is_open = columns is None
         if columns is None:
-            columns = [*next(iter(self._dataset), {})]
-        super().__init__(columns, None)
+            columns = dict.fromkeys(name for row in self._dataset.take(_FIRST) for name in row)
+        super().__init__([*columns], None)
 
     def sample(self, max_samples: int, seed: int) -> None:
         """Keep the first rows: a random sample would have to read all of them."""
@@ -135,9 +139,11 @@ class StreamRows(Rows):
     def batches(self, names: Sequence[str], batch_size: int) -> Iterator[Batch]:
         """The values of these columns, batch by batch."""
         start = 0
-        for batch in self._dataset.select_columns([*names]).iter(batch_size):
-            rows = range(start, start + len(batch[names[0]]))
-            yield batch, rows
+        # `select_columns` fails at a row that lacks one of them.
+        chosen = self._dataset if self._is_open else self._dataset.select_columns([*names])
+        for batch in chosen.iter(batch_size):
+            rows = range(start, start + len(next(iter(batch.values()))))
+            yield {name: batch.get(name) or [None] * len(rows) for name in names}, rows
             start = rows.stop
 
 
