@@ -102,6 +102,18 @@ def test_of_several_runs_the_last_one_that_got_somewhere_counts(tmp_path: Path) 
     assert trace.notes == ["The record holds 2 runs; this is the last one."]
 
 
+def test_an_evaluation_on_its_own_does_not_hide_the_training_before_it(tmp_path: Path) -> None:
+    lines = [START, batch(0, [(2, 1)], [(8, 3)]), START, batch(0, [(2, 4)], [], "eval")]
+    trace = read_guard_record(record(tmp_path, *lines))
+    assert [w.truncated for w in trace.training] == [0.75]
+    assert trace.evaluation == []
+    assert trace.notes == ["The record holds 2 runs; this is the last one that trained."]
+    newer = batch(0, [(2, 2)], [(8, 2)])
+    trace = read_guard_record(record(tmp_path, *lines, START, newer))
+    assert [w.truncated for w in trace.training] == [0.5]
+    assert trace.notes == ["The record holds 3 runs; this is the last one."]
+
+
 def test_a_resumed_run_counts_what_was_done_again_once(tmp_path: Path) -> None:
     again = START | {"resumed_from_step": 1}
     path = record(

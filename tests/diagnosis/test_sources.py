@@ -175,8 +175,13 @@ def test_a_broken_state_beside_a_record_is_passed_over(tmp_path: Path) -> None:
 def test_a_record_of_evaluations_alone_gives_way_to_a_state(tmp_path: Path) -> None:
     record(tmp_path, 0, split="eval")
     assert read_run(tmp_path).source == "record"
-    state(tmp_path, "checkpoint-2", 2)
-    assert read_run(tmp_path).source == "trainer_state"
+    path = state(tmp_path, "checkpoint-2", 2)
+    trace = read_run(tmp_path)
+    assert trace.source == "trainer_state"
+    name = tmp_path / "truncation_guard.jsonl"
+    assert trace.notes == [f"Passed over: {name} holds evaluations alone."]
+    path.write_text("{}")
+    assert read_run(tmp_path).source == "record"
 
 
 def test_a_broken_record_gives_way_to_a_state(tmp_path: Path) -> None:

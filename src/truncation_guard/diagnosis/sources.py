@@ -82,7 +82,9 @@ def _read_folder(path: Path) -> RunTrace:
             found = read_guard_record(record)
         except ValueError as error:
             errors.append(error)
-    if found is not None and (found.training or not states):
+    if found is not None and states and not found.training:
+        errors.append(ValueError(f"{record} holds evaluations alone."))
+    elif found is not None:
         if states:
             _add_state(found, states[0])
         return found
@@ -95,6 +97,8 @@ def _read_folder(path: Path) -> RunTrace:
         if trace is not None:
             trace.notes.extend(f"Passed over: {error}" for error in errors)
             return trace
+    if found is not None:
+        return found
     if errors:
         raise errors[0]
     raise FileNotFoundError(f"{path} has nothing to read in it. {_REMEDY}")
