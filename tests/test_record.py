@@ -59,9 +59,10 @@ def test_the_file_has_the_name_that_the_documentation_gives() -> None:
 
 
 def test_the_line_that_opens_a_training() -> None:
-    assert start_entry("downweight", 256, None) == {
+    assert start_entry("downweight", 256, None, 0.5) == {
         "kind": "start",
         "mode": "downweight",
+        "truncated_weight": 0.5,
         "limit": 256,
         "resumed_from_step": None,
     }

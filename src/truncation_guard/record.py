@@ -56,11 +56,17 @@ def append(path: Path, entry: Mapping[str, Any]) -> None:
         file.write(line.encode())
 
 
-def start_entry(mode: str, limit: int | None, resumed_from_step: int | None) -> dict[str, Any]:
-    """The line that opens a training."""
+def start_entry(
+    mode: str,
+    limit: int | None,
+    resumed_from_step: int | None,
+    truncated_weight: float | None = None,
+) -> dict[str, Any]:
+    """The line that opens a training; the weight is that of mode `downweight`, None in others."""
     return {
         "kind": "start",
         "mode": mode,
+        "truncated_weight": truncated_weight,
         "limit": limit,
         "resumed_from_step": resumed_from_step,
     }

@@ -762,9 +762,16 @@ CLIMB = [0.1] * 5 + [0.3] * 5
     ("details", "how"),
     [
         ({"masked": True}, "while mask_truncated_completions took"),
-        ({"guarded": True, "mode": "downweight"}, "while mode=downweight took"),
+        (
+            {"guarded": True, "mode": "downweight", "truncated_weight": 0.0},
+            "while mode=downweight took",
+        ),
+        (
+            {"guarded": True, "mode": "downweight"},
+            "while mode=downweight, by its truncated_weight, may have taken",
+        ),
         ({"guarded": True, "mode": "exclude"}, "while mode=exclude took"),
-        ({"guarded": True}, "while the guard, by its mode, may take"),
+        ({"guarded": True}, "while the guard, by its mode, may have taken"),
     ],
 )
 def test_truncation_that_rises_while_masked(details: dict[str, Any], how: str) -> None:
@@ -782,6 +789,7 @@ def test_truncation_that_rises_while_masked(details: dict[str, Any], how: str) -
         (CLIMB, {}),
         (CLIMB, {"masked": False}),
         (CLIMB, {"guarded": True, "mode": "penalize"}),
+        (CLIMB, {"guarded": True, "mode": "downweight", "truncated_weight": 0.5}),
         (CLIMB[::-1], {"masked": True}),
         ([0.1] * 5 + [0.14] * 5, {"masked": True}),
         ([0.0] * 8 + [0.05] * 2, {"masked": True}),

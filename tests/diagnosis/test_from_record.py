@@ -126,6 +126,17 @@ def test_a_resumed_run_counts_what_was_done_again_once(tmp_path: Path) -> None:
     assert [w.truncated for w in read_guard_record(path).training] == [0.0, 1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("more", "weight"),
+    [({}, None), ({"truncated_weight": 0.5}, 0.5), ({"truncated_weight": "?"}, None)],
+)
+def test_the_weight_is_known_where_it_was_recorded(
+    tmp_path: Path, more: dict[str, Any], weight: float | None
+) -> None:
+    path = record(tmp_path, START | more, batch(0, [(2, 4)], []))
+    assert read_guard_record(path).truncated_weight == weight
+
+
 def test_evaluations_alone_are_a_run_too(tmp_path: Path) -> None:
     trace = read_guard_record(record(tmp_path, START, batch(0, [(2, 4)], [], "eval")))
     assert trace.training == []

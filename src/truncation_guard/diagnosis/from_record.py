@@ -70,6 +70,7 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
         evaluation=evaluation,
         limit=limits[-1] if limits else None,
         mode=mode if isinstance(mode, str) else None,
+        truncated_weight=number(run.start.get("truncated_weight")),
         guarded=True,
         sample=_recent_sample(batches),
         notes=notes,

@@ -171,6 +171,8 @@ class RunTrace:
     """The last limit in tokens that is recorded; None where none is."""
     mode: str | None = None
     """What the guard did about truncated completions; None where that is not recorded."""
+    truncated_weight: float | None = None
+    """By which the mode `downweight` multiplies; None where that is not recorded."""
     guarded: bool = False
     masked: bool | None = None
     """TRL's `mask_truncated_completions`; None where it is not recorded."""
