@@ -623,8 +623,43 @@ GUARD = "add a TruncationGuardCallback"
             {"guarded": True, "mode": "exclude"},
             (
                 "fine",
-                "the guard in mode=exclude kept truncated completions from the advantages",
+                "the guard in mode=exclude left truncated completions out of the baseline and of "
+                "the loss",
                 "",
+            ),
+        ),
+        (
+            {"guarded": True, "mode": "penalize"},
+            (
+                "fine",
+                "the guard in mode=penalize let no reward of a truncated completion be above "
+                "truncated_reward; they stayed in the baseline and in the loss",
+                "",
+            ),
+        ),
+        *(
+            (
+                {"guarded": True, "mode": "downweight", "truncated_weight": weight},
+                (
+                    "fine",
+                    "the guard in mode=downweight multiplied the advantages of truncated "
+                    f"completions by {by}",
+                    "",
+                ),
+            )
+            for weight, by in [
+                (0.0, "0"),
+                (0.25, "0.25"),
+                (None, "its truncated_weight, which is not recorded"),
+            ]
+        ),
+        (
+            {"guarded": True, "mode": "downweight", "truncated_weight": 1.0},
+            (
+                "warning",
+                "the guard was on and changed nothing (mode=downweight with a truncated_weight of "
+                "1)",
+                "use a truncated_weight below 1",
             ),
         ),
         (

@@ -178,11 +178,17 @@ def _may_be_solved(measures: Measures) -> bool:
 
 def _guarded(trace: RunTrace, measures: Measures) -> Finding:
     cut = measures.cut
-    evidence: Evidence = {"guarded": trace.guarded, "mode": trace.mode, "masked": trace.masked}
+    evidence: Evidence = {
+        "guarded": trace.guarded,
+        "mode": trace.mode,
+        "truncated_weight": trace.truncated_weight,
+        "masked": trace.masked,
+    }
     if cut is None:
         return word("guarded", "unknown", evidence)
     evidence |= {"share": cut.overall, "notable": cut.is_notable}
-    if cut.last <= NOTABLE or (trace.guarded and trace.mode in _ACTING):
+    acts = trace.mode in _ACTING and (trace.mode, trace.truncated_weight) != ("downweight", 1)
+    if cut.last <= NOTABLE or (trace.guarded and acts):
         return word("guarded", "fine", evidence)
     is_open = trace.guarded and trace.mode is None
     return word("guarded", "unknown" if is_open else "warning", evidence)
