@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
@@ -94,6 +94,7 @@ def test_batches_add_up_under_the_limits_of_the_later_one() -> None:
             survivor_advantage_sum=0.25,
         ),
         reward=1.0,
+        row_limit=1024,
     )
     expected: dict[str, Any] = {
         "step": 4,
@@ -124,6 +125,7 @@ def test_batches_add_up_under_the_limits_of_the_later_one() -> None:
         "reward": None,
         "reward_terminated": None,
         "reward_truncated": None,
+        "row_limit": 1024,
     }
     total = first + later
     assert {field.name: getattr(total, field.name) for field in fields(BatchCounts)} == expected
@@ -174,3 +176,9 @@ def test_the_order_of_adding_does_not_matter(
     assert (a + b) + c == a + (b + c)
     assert (a + b + c).completions == a.completions + b.completions + c.completions
     assert (a + b + c).truncated == a.truncated + b.truncated + c.truncated
+
+
+def test_a_limit_of_each_turn_does_not_bound_all_turns_together() -> None:
+    counts = batch(ended={9: 2, 40: 1}, cut={8: 1}, limit=8)
+    assert counts.above_limit == 3
+    assert replace(counts, row_limit=32).above_limit == 1

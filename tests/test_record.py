@@ -59,9 +59,10 @@ def test_the_file_has_the_name_that_the_documentation_gives() -> None:
 
 
 def test_the_line_that_opens_a_training() -> None:
-    assert start_entry("downweight", 256, None) == {
+    assert start_entry("downweight", 256, None, 0.5) == {
         "kind": "start",
         "mode": "downweight",
+        "truncated_weight": 0.5,
         "limit": 256,
         "resumed_from_step": None,
     }
@@ -485,6 +486,21 @@ def test_a_resume_touches_the_newest_run_alone(path: Path) -> None:
     first, second = read_record(path)
     assert len(first.batches) == 4
     assert keys(second) == [("train", 0, 0)]
+
+
+def test_a_resume_goes_on_with_the_training_before_an_evaluation_on_its_own(path: Path) -> None:
+    append(path, start_entry("observe", 8, None))
+    for step in range(4):
+        write(path, step)
+    append(path, start_entry("observe", 8, None))
+    write(path, 0, split="eval")
+    append(path, start_entry("exclude", 8, 2))
+    write(path, 2)
+    evaluation, training = read_record(path)
+    assert keys(evaluation) == [("eval", 0, 0)]
+    assert keys(training) == [("train", 0, 0), ("train", 1, 0), ("train", 2, 0)]
+    assert training.start["mode"] == "exclude"
+    assert (evaluation.trained, training.trained) == (False, True)
 
 
 def test_a_resume_in_a_new_folder_opens_a_run(path: Path) -> None:

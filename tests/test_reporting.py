@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from batches import batch, groups
 
@@ -101,7 +102,18 @@ def test_a_training_is_recorded_from_its_start_to_its_end(
 
 def test_a_resumed_training_says_where_it_was_resumed(tmp_path: Path) -> None:
     reporter(tmp_path).start(None, 40)
-    assert recorded(tmp_path) == [start_entry("downweight", None, 40)]
+    assert recorded(tmp_path) == [start_entry("downweight", None, 40, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "recorded_weight"), [("downweight", 0.25), ("exclude", None), ("observe", None)]
+)
+def test_the_weight_is_recorded_where_it_is_used(
+    tmp_path: Path, mode: str, recorded_weight: float | None
+) -> None:
+    reporter(tmp_path, mode, truncated_weight=np.float32(0.25)).start(256, None)
+    (line,) = recorded(tmp_path)
+    assert line["truncated_weight"] == recorded_weight
 
 
 def test_batches_are_numbered_within_their_step_and_split(tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ class RecordedRun:
     torn: int = 0
     """Lines of it that are no JSON: a process was killed while it wrote them."""
 
+    @property
+    def trained(self) -> bool:
+        """Whether it has a batch of training: an evaluation on its own opens a run as well."""
+        return any(split == "train" for split, _, _ in self.batches)
+
 
 def append(path: Path, entry: Mapping[str, Any]) -> None:
     """Append one line and hand it to the operating system.
@@ -51,11 +56,17 @@ def append(path: Path, entry: Mapping[str, Any]) -> None:
         file.write(line.encode())
 
 
-def start_entry(mode: str, limit: int | None, resumed_from_step: int | None) -> dict[str, Any]:
-    """The line that opens a training."""
+def start_entry(
+    mode: str,
+    limit: int | None,
+    resumed_from_step: int | None,
+    truncated_weight: float | None = None,
+) -> dict[str, Any]:
+    """The line that opens a training; the weight is that of mode `downweight`, None in others."""
     return {
         "kind": "start",
         "mode": mode,
+        "truncated_weight": truncated_weight,
         "limit": limit,
         "resumed_from_step": resumed_from_step,
     }
@@ -127,7 +138,7 @@ def read_record(path: Path) -> list[RecordedRun]:
             if entry["kind"] == "start" and not (runs and entry.get("resumed_from_step")):
                 runs.append(RecordedRun(entry))
             elif entry["kind"] == "start":
-                _rewind(runs[-1], entry)
+                _resume(runs, entry)
             elif runs and entry["kind"] == "batch":
                 key = (entry["split"], entry["step"], entry["batch"])
                 runs[-1].batches[key] = entry
@@ -175,7 +186,11 @@ def _parse(line: str) -> dict[str, Any] | None:
     return entry
 
 
-def _rewind(run: RecordedRun, start: dict[str, Any]) -> None:
+def _resume(runs: list[RecordedRun], start: dict[str, Any]) -> None:
+    """Go on with the newest training: a checkpoint is of one, whatever was evaluated since."""
+    trained = [place for place, run in enumerate(runs) if run.trained]
+    run = runs.pop(trained[-1] if trained else -1)
+    runs.append(run)
     resumed = start["resumed_from_step"]
     run.start, run.end = start, None
     # A checkpoint is written after the evaluation of its step and before the rollouts that follow.

@@ -108,7 +108,8 @@ class Reporter:
         """A training, or an evaluation on its own, begins."""
         if self._record is not None:
             logger.info("%s recording every generation batch in %s", messages.PREFIX, self._record)
-        self._write(record.start_entry(self.mode, limit, resumed_from_step))
+        weight = self._options.truncated_weight if self.mode == "downweight" else None
+        self._write(record.start_entry(self.mode, limit, resumed_from_step, weight))
 
     def warn(self, code: str, step: int, fact: str, remedy: str, **figures: object) -> None:
         """Write a WARN line that is about the set-up rather than a batch."""

@@ -631,8 +631,43 @@ GUARD = "add a TruncationGuardCallback"
             {"guarded": True, "mode": "exclude"},
             (
                 "fine",
-                "the guard in mode=exclude kept truncated completions from the advantages",
+                "the guard in mode=exclude left truncated completions out of the baseline and of "
+                "the loss",
                 "",
+            ),
+        ),
+        (
+            {"guarded": True, "mode": "penalize"},
+            (
+                "fine",
+                "the guard in mode=penalize let no reward of a truncated completion be above "
+                "truncated_reward; they stayed in the baseline and in the loss",
+                "",
+            ),
+        ),
+        *(
+            (
+                {"guarded": True, "mode": "downweight", "truncated_weight": weight},
+                (
+                    "fine",
+                    "the guard in mode=downweight multiplied the advantages of truncated "
+                    f"completions by {by}",
+                    "",
+                ),
+            )
+            for weight, by in [
+                (0.0, "0"),
+                (0.25, "0.25"),
+                (None, "its truncated_weight, which is not recorded"),
+            ]
+        ),
+        (
+            {"guarded": True, "mode": "downweight", "truncated_weight": 1.0},
+            (
+                "warning",
+                "the guard was on and changed nothing (mode=downweight with a truncated_weight of "
+                "1)",
+                "use a truncated_weight below 1",
             ),
         ),
         (
@@ -778,9 +813,16 @@ CLIMB = [0.1] * 5 + [0.3] * 5
     ("details", "how"),
     [
         ({"masked": True}, "while mask_truncated_completions took"),
-        ({"guarded": True, "mode": "downweight"}, "while mode=downweight took"),
+        (
+            {"guarded": True, "mode": "downweight", "truncated_weight": 0.0},
+            "while mode=downweight took",
+        ),
+        (
+            {"guarded": True, "mode": "downweight"},
+            "while mode=downweight, by its truncated_weight, may have taken",
+        ),
         ({"guarded": True, "mode": "exclude"}, "while mode=exclude took"),
-        ({"guarded": True}, "while the guard, by its mode, may take"),
+        ({"guarded": True}, "while the guard, by its mode, may have taken"),
     ],
 )
 def test_truncation_that_rises_while_masked(details: dict[str, Any], how: str) -> None:
@@ -798,6 +840,7 @@ def test_truncation_that_rises_while_masked(details: dict[str, Any], how: str) -
         (CLIMB, {}),
         (CLIMB, {"masked": False}),
         (CLIMB, {"guarded": True, "mode": "penalize"}),
+        (CLIMB, {"guarded": True, "mode": "downweight", "truncated_weight": 0.5}),
         (CLIMB[::-1], {"masked": True}),
         ([0.1] * 5 + [0.14] * 5, {"masked": True}),
         ([0.0] * 8 + [0.05] * 2, {"masked": True}),

@@ -102,6 +102,18 @@ def test_of_several_runs_the_last_one_that_got_somewhere_counts(tmp_path: Path) 
     assert trace.notes == ["The record holds 2 runs; this is the last one."]
 
 
+def test_an_evaluation_on_its_own_does_not_hide_the_training_before_it(tmp_path: Path) -> None:
+    lines = [START, batch(0, [(2, 1)], [(8, 3)]), START, batch(0, [(2, 4)], [], "eval")]
+    trace = read_guard_record(record(tmp_path, *lines))
+    assert [w.truncated for w in trace.training] == [0.75]
+    assert trace.evaluation == []
+    assert trace.notes == ["The record holds 2 runs; this is the last one that trained."]
+    newer = batch(0, [(2, 2)], [(8, 2)])
+    trace = read_guard_record(record(tmp_path, *lines, START, newer))
+    assert [w.truncated for w in trace.training] == [0.5]
+    assert trace.notes == ["The record holds 3 runs; this is the last one."]
+
+
 def test_a_resumed_run_counts_what_was_done_again_once(tmp_path: Path) -> None:
     again = START | {"resumed_from_step": 1}
     path = record(
@@ -112,6 +124,17 @@ def test_a_resumed_run_counts_what_was_done_again_once(tmp_path: Path) -> None:
         *(batch(n, [], [(8, 4)]) for n in (1, 2, 3)),
     )
     assert [w.truncated for w in read_guard_record(path).training] == [0.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("more", "weight"),
+    [({}, None), ({"truncated_weight": 0.5}, 0.5), ({"truncated_weight": "?"}, None)],
+)
+def test_the_weight_is_known_where_it_was_recorded(
+    tmp_path: Path, more: dict[str, Any], weight: float | None
+) -> None:
+    path = record(tmp_path, START | more, batch(0, [(2, 4)], []))
+    assert read_guard_record(path).truncated_weight == weight
 
 
 def test_evaluations_alone_are_a_run_too(tmp_path: Path) -> None:

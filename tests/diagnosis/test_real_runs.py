@@ -89,6 +89,32 @@ def test_the_record_of_a_guarded_run_is_exact(tmp_path: Path, algorithm: str) ->
     assert codes["truncated"] == "problem"
 
 
+def test_a_later_run_without_a_guard_in_the_folder_of_a_guarded_one(tmp_path: Path) -> None:
+    train(tmp_path, "grpo", True, max_steps=3)
+    assert diagnose(tmp_path).trace.source == "record"
+    train(tmp_path, "grpo", False)
+    trace = diagnose(tmp_path).trace
+    assert (trace.source, len(trace.training), trace.guarded) == ("trainer_state", STEPS, False)
+    name = tmp_path / "truncation_guard.jsonl"
+    assert trace.notes == [f"Passed over: {name} is of an earlier run."]
+
+
+def test_an_evaluation_after_a_guarded_run_does_not_hide_it(tmp_path: Path) -> None:
+    train(tmp_path, "grpo", True, save_strategy="no")
+    trainer = tiny.trainer(
+        tiny.config(tmp_path, per_device_eval_batch_size=8),
+        tiny.scripted([1.0, 0.0, 0.0, 0.0]),
+        [TruncationGuardCallback()],
+        [tiny.E3],
+        eval_dataset=tiny.prompts(8),
+    )
+    trainer.evaluate()
+    diagnosis = diagnose(tmp_path)
+    assert diagnosis.verdict.answer == "is"
+    assert diagnosis.measures.cut is not None
+    assert diagnosis.measures.cut.overall == 0.75
+
+
 def test_the_tables_of_a_run_alone_tell_its_rewards(tmp_path: Path) -> None:
     train(tmp_path, "grpo", False, log_completions=True, num_completions_to_print=0)
     diagnosis = diagnose(tmp_path / "completions")

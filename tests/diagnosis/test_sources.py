@@ -19,12 +19,32 @@ REMEDY = (
     "Pass a run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json, a "
     "log or completions/*.parquet), a trainer_state.json, or a training log."
 )
-GUARD = {"truncation_guard/truncated_share": 0.5, "reward": 0.5}
+UNGUARDED = {"reward": 0.5}
+RECORDED = {
+    "truncation_guard/truncated_share": 0.0,
+    "truncation_guard/reward": 1.0,
+    "reward": 1.0,
+    "rewards/a/mean": 0.25,
+    "rewards/b/mean": 0.75,
+}
+"""What the guard and TRL log of the batches of `record`."""
 
 
-def state(folder: Path, name: str, steps: int, **more: Any) -> Path:
-    entries = [(step, {"reward": 0.5}) for step in range(1, steps + 1)]
-    return trl_logs.write(folder / name / "trainer_state.json", trl_logs.state(entries, 9, **more))
+def state(
+    folder: Path,
+    name: str,
+    steps: int,
+    metrics: dict[str, Any] = UNGUARDED,
+    written: float | None = None,
+    **more: Any,
+) -> Path:
+    """A state with an entry for each step; `written`: when, in seconds after the record."""
+    text = trl_logs.state([(step, metrics) for step in range(1, steps + 1)], 9, **more)
+    path = trl_logs.write(folder / name / "trainer_state.json", text)
+    if written is not None:
+        time = (folder / "truncation_guard.jsonl").stat().st_mtime + written
+        os.utime(path, (time, time))
+    return path
 
 
 def record(folder: Path, *steps: int, split: str = "train") -> Path:
@@ -141,7 +161,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 
 def test_the_record_goes_first(tmp_path: Path) -> None:
     record(tmp_path, 0, 1)
-    state(tmp_path, "checkpoint-2", 2)
+    state(tmp_path, "checkpoint-2", 2, RECORDED)
     table(tmp_path / "completions" / "completions_00001.parquet")
     trace = read_run(tmp_path)
     assert (trace.source, trace.warned) == ("record", None)
@@ -152,14 +172,65 @@ def test_the_state_adds_what_the_guard_warned_of(tmp_path: Path) -> None:
     record(tmp_path, 0, 1)
     said = {"monitor": {"said": {"truncated": [1, 2, 3]}}}
     callbacks = {"Guard": {"args": {}, "attributes": {"restored_state": said}}}
-    text = trl_logs.state([(1, GUARD)], 9, stateful_callbacks=callbacks)
-    trl_logs.write(tmp_path / "checkpoint-1" / "trainer_state.json", text)
-    assert read_run(tmp_path).warned == {"truncated": 1}
+    state(tmp_path, "checkpoint-1", 1, RECORDED, stateful_callbacks=callbacks)
+    trace = read_run(tmp_path)
+    assert (trace.source, trace.warned) == ("record", {"truncated": 1})
+
+
+@pytest.mark.parametrize("written", [-60, 60])
+def test_a_state_of_the_run_of_the_record_counts_whenever_it_was_written(
+    tmp_path: Path, written: float
+) -> None:
+    record(tmp_path, *range(4))
+    state(tmp_path, "checkpoint-4", 4, RECORDED, written)
+    trace = read_run(tmp_path)
+    assert (trace.source, trace.notes) == ("record", [])
+    assert [w.function_means for w in trace.training] == [(0.25, 0.75)] * 4
+
+
+def test_a_state_that_an_earlier_run_left_says_nothing_of_the_record(tmp_path: Path) -> None:
+    record(tmp_path, *range(4))
+    path = state(tmp_path, "checkpoint-9", 9, UNGUARDED | {"rewards/a/mean": 0.5}, -60)
+    trace = read_run(tmp_path)
+    assert (trace.source, trace.warned) == ("record", None)
+    assert [w.function_means for w in trace.training] == [None] * 4
+    assert trace.notes == [f"Passed over: {path} is of another run."]
+    state(tmp_path, "checkpoint-8", 8, written=-90)
+    state(tmp_path, "checkpoint-4", 4, RECORDED, -120)
+    trace = read_run(tmp_path)
+    assert [w.function_means for w in trace.training] == [(0.25, 0.75)] * 4
+    assert trace.notes == [f"Passed over: {path} and 1 more are of another run."]
+
+
+@pytest.mark.parametrize("steps", [3, 4, 9])
+def test_a_run_without_a_guard_after_the_record_is_the_run(tmp_path: Path, steps: int) -> None:
+    path = record(tmp_path, *range(4))
+    state(tmp_path, "checkpoint-4", 4, RECORDED, -60)
+    state(tmp_path, "checkpoint-9", steps, written=60)
+    trace = read_run(tmp_path)
+    assert (trace.source, len(trace.training)) == ("trainer_state", steps)
+    assert trace.notes == [f"Passed over: {path} is of an earlier run."]
+
+
+def test_a_run_that_went_on_without_a_record_is_read_from_its_state(tmp_path: Path) -> None:
+    path = record(tmp_path, *range(4))
+    text = trl_logs.state([(n, RECORDED if n < 5 else UNGUARDED) for n in range(1, 10)], 9)
+    trl_logs.write(tmp_path / "checkpoint-9" / "trainer_state.json", text)
+    trace = read_run(tmp_path)
+    assert (trace.source, len(trace.training)) == ("trainer_state", 9)
+    assert trace.notes == [f"Passed over: {path} ends before this run does."]
+
+
+def test_a_state_of_evaluations_alone_does_not_tell_its_run(tmp_path: Path) -> None:
+    record(tmp_path, 0)
+    state(tmp_path, "checkpoint-1", 1, {"eval_reward": 0.5}, 60)
+    trace = read_run(tmp_path)
+    assert (trace.source, trace.notes) == ("record", [])
 
 
 def test_a_state_that_began_before_the_record_is_mentioned(tmp_path: Path) -> None:
     record(tmp_path, 5, 6)
-    path = state(tmp_path, "checkpoint-7", 7)
+    path = state(tmp_path, "checkpoint-7", 7, RECORDED)
     assert read_run(tmp_path).notes == [
         f"The record begins at step 5: 5 earlier entries of {path} are left out."
     ]
@@ -175,8 +246,13 @@ def test_a_broken_state_beside_a_record_is_passed_over(tmp_path: Path) -> None:
 def test_a_record_of_evaluations_alone_gives_way_to_a_state(tmp_path: Path) -> None:
     record(tmp_path, 0, split="eval")
     assert read_run(tmp_path).source == "record"
-    state(tmp_path, "checkpoint-2", 2)
-    assert read_run(tmp_path).source == "trainer_state"
+    path = state(tmp_path, "checkpoint-2", 2)
+    trace = read_run(tmp_path)
+    assert trace.source == "trainer_state"
+    name = tmp_path / "truncation_guard.jsonl"
+    assert trace.notes == [f"Passed over: {name} holds evaluations alone."]
+    path.write_text("{}")
+    assert read_run(tmp_path).source == "record"
 
 
 def test_a_broken_record_gives_way_to_a_state(tmp_path: Path) -> None:
@@ -336,12 +412,12 @@ def test_a_log_tells_more_than_tables_and_less_than_a_state(tmp_path: Path) -> N
 def test_the_state_tells_what_each_reward_function_gave(tmp_path: Path) -> None:
     record(tmp_path, 0, 1, 2, 9)
     entries = [
-        (step, {"reward": 1.5, "rewards/a/mean": 0.5, "rewards/b/mean": step / 10})
-        for step in (1, 4)
+        (step, RECORDED | {"rewards/a/mean": 0.5, "rewards/b/mean": step / 10}) for step in (1, 4)
     ]
     trl_logs.write(tmp_path / "trainer_state.json", trl_logs.state(entries, 9))
     found = [window.function_means for window in read_run(tmp_path).training]
-    assert found == [(0.1, 0.5), (0.1, 0.5), (0.4, 0.5), (0.4, 0.5)]
+    # The entry of step 1 is of the batch before it; what follows the last entry is in none.
+    assert found == [(0.1, 0.5), (0.4, 0.5), (0.4, 0.5), (0.4, 0.5)]
 
 
 def test_what_is_broken_gives_way_to_a_log(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def diagnose(path: str | Path) -> Diagnosis:
     Read is, in this order of trust:
 
     1. `truncation_guard.jsonl`, the guard's record: exact counts and lengths of every batch. Of
-       several runs the last one counts, what was done again after a resume counts once.
+       several trainings the last one counts, what was done again after a resume counts once.
+       A state that goes on where the record ends, or that a later run wrote, goes before it.
     2. `trainer_state.json`, of the checkpoint that got furthest. TRL's `completions/*` are means
        over the generation batches of a log window. What they hide is put right where that is exact
        (a `mean_terminated_length` of 0 for "none"), and otherwise left open.

@@ -180,13 +180,20 @@ def _may_be_solved(measures: Measures) -> bool:
 
 def _guarded(trace: RunTrace, measures: Measures) -> Finding:
     cut = measures.cut
-    evidence: Evidence = {"guarded": trace.guarded, "mode": trace.mode, "masked": trace.masked}
-    evidence |= {"switched_off": trace.switched_off, "steps_known": trace.steps_known}
+    evidence: Evidence = {
+        "guarded": trace.guarded,
+        "mode": trace.mode,
+        "truncated_weight": trace.truncated_weight,
+        "masked": trace.masked,
+        "switched_off": trace.switched_off,
+        "steps_known": trace.steps_known,
+    }
     if cut is None:
         return word("guarded", "unknown", evidence)
     evidence |= {"share": cut.overall, "notable": cut.is_notable}
     is_on = trace.guarded and trace.switched_off is None
-    if cut.last <= NOTABLE or (is_on and trace.mode in _ACTING):
+    acts = trace.mode in _ACTING and (trace.mode, trace.truncated_weight) != ("downweight", 1)
+    if cut.last <= NOTABLE or (is_on and acts):
         return word("guarded", "fine", evidence)
     is_open = is_on and trace.mode is None
     return word("guarded", "unknown" if is_open else "warning", evidence)

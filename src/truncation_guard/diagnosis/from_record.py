@@ -19,7 +19,7 @@ _ENOUGH = 512
 
 
 def read_guard_record(path: Path) -> RunTrace:
-    """The last run of a record that has a generation batch.
+    """The last training of a record; the last evaluation where there is none.
 
     Raises:
         OSError: if it cannot be read.
@@ -30,9 +30,11 @@ def read_guard_record(path: Path) -> RunTrace:
         raise ValueError(
             f"{path} has no generation batch. Pass the record of a run that got to its first step."
         )
-    trace = _to_trace(runs[-1], path)
+    run = next((run for run in reversed(runs) if run.trained), runs[-1])
+    trace = _to_trace(run, path)
     if len(runs) > 1:
-        trace.notes.append(f"The record holds {len(runs)} runs; this is the last one.")
+        which = "" if run is runs[-1] else " that trained"
+        trace.notes.append(f"The record holds {len(runs)} runs; this is the last one{which}.")
     return trace
 
 
@@ -68,6 +70,7 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
         evaluation=evaluation,
         limit=limits[-1] if limits else None,
         mode=mode if isinstance(mode, str) else None,
+        truncated_weight=number(run.start.get("truncated_weight")),
         guarded=True,
         sample=_recent_sample(batches),
         notes=notes,

@@ -19,7 +19,6 @@ _SHORT = 0.2
 """Even log-normal lengths with a sigma of 2, a quarter of which is cut, do not have those that
 ended at a mean of less than this share of the limit."""
 _RISE = 0.05 - 1e-9
-_PUSH_NOTHING_BACK = ("downweight", "exclude")
 
 
 def further_findings(trace: RunTrace, measures: Measures) -> list[Finding]:
@@ -59,8 +58,10 @@ def _rising(trace: RunTrace, measures: Measures) -> Finding | None:
     cut = measures.cut_last_limit  # another limit cuts another share
     if cut is None or cut.last <= NOTABLE or cut.last - cut.lowest < max(_RISE, CLEAR * cut.noise):
         return None
-    known = trace.masked or trace.mode in _PUSH_NOTHING_BACK
-    if not known and not (trace.guarded and trace.mode is None):
+    weight = trace.truncated_weight
+    known = trace.masked or trace.mode == "exclude" or (trace.mode == "downweight" and weight == 0)
+    may_be = trace.mode == "downweight" and weight is None
+    if not known and not may_be and not (trace.guarded and trace.mode is None):
         return None
     evidence: Evidence = {
         "lowest": cut.lowest,

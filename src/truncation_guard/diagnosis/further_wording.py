@@ -42,10 +42,15 @@ def _cut_elsewhere(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 def _rising(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     how = "mask_truncated_completions" if evidence["masked"] else f"mode={evidence['mode']}"
-    taken = f"while {how} took" if evidence["known"] else "while the guard, by its mode, may take"
+    if evidence["known"]:
+        taken = f"{how} took"
+    elif evidence["mode"] is None:
+        taken = "the guard, by its mode, may have taken"
+    else:
+        taken = f"{how}, by its truncated_weight, may have taken"
     return (
         f"the truncated share rose from {share_text(evidence['lowest'])} to "
-        f"{share_text(evidence['last'])} {taken} the pressure to finish away",
+        f"{share_text(evidence['last'])} while {taken} the pressure to finish away",
         "raise the limit, or use a TruncationGuardCallback with mode='penalize' or a "
         "truncated_weight above 0",
     )

@@ -7,11 +7,10 @@ name.
 
 import codecs
 import re
-from bisect import bisect_left
-from itertools import accumulate
 from pathlib import Path
 
 from truncation_guard.completions_tables import find_tables
+from truncation_guard.diagnosis import same_run
 from truncation_guard.diagnosis.from_record import read_guard_record
 from truncation_guard.diagnosis.log_lines import read_log
 from truncation_guard.diagnosis.tables import read_tables
@@ -82,10 +81,10 @@ def _read_folder(path: Path) -> RunTrace:
             found = read_guard_record(record)
         except ValueError as error:
             errors.append(error)
-    if found is not None and (found.training or not states):
-        if states:
-            _add_state(found, states[0])
-        return found
+    if found is not None and states and not found.training:
+        errors.append(ValueError(f"{record} holds evaluations alone."))
+    elif found is not None:
+        return _with_states(found, states)
     for read in (_read_newest_state, _read_newest_log, _read_all_tables):
         try:
             trace = read(path)
@@ -95,6 +94,8 @@ def _read_folder(path: Path) -> RunTrace:
         if trace is not None:
             trace.notes.extend(f"Passed over: {error}" for error in errors)
             return trace
+    if found is not None:
+        return found
     if errors:
         raise errors[0]
     raise FileNotFoundError(f"{path} has nothing to read in it. {_REMEDY}")
@@ -156,27 +157,31 @@ def _read_newest(states: list[Path]) -> RunTrace:
     raise errors[0]
 
 
-def _add_state(trace: RunTrace, state: Path) -> None:
-    """What only the state knows of a run whose record there is."""
-    try:
-        other = read_trainer_state(state)
-    except ValueError as error:
-        trace.notes.append(f"Passed over: {error}")
-        return
-    trace.warned = other.warned if other.guarded else None
-    _add_function_means(trace, other)
-    first = trace.training[0].step or 0
-    before = [window for window in other.training if (window.step or 0) <= first]
-    if before:
-        trace.notes.append(
-            f"The record begins at step {first:g}: {len(before)} earlier entries of {state} are "
-            "left out."
-        )
+def _with_states(record: RunTrace, states: list[Path]) -> RunTrace:
+    """The record with what a state of its run adds, or the state of a newer run, or of more of it.
 
-
-def _add_function_means(trace: RunTrace, state: RunTrace) -> None:
-    """The record holds the sum of the rewards, the state each function's: those of that time."""
-    steps = list(accumulate((window.step or 0.0 for window in state.training), max))
-    for window in trace.training if steps else ():
-        place = min(bisect_left(steps, window.step or 0.0), len(steps) - 1)
-        window.function_means = state.training[place].function_means
+    A state that another run wrote after the record is taken to be of a newer run.
+    """
+    recorded = Path(record.path).stat().st_mtime_ns
+    earlier: list[Path] = []
+    for state in sorted(states, key=lambda file: file.stat().st_mtime_ns, reverse=True):
+        try:
+            other = read_trainer_state(state)
+        except ValueError as error:
+            record.notes.append(f"Passed over: {error}")
+            continue
+        if not other.training:
+            continue  # evaluations alone do not tell which run it is
+        is_same = same_run.is_of_run(record, other)
+        if is_same and not same_run.goes_on(record, other):
+            same_run.add_state(record, other)
+            break
+        if is_same or state.stat().st_mtime_ns > recorded:
+            what = "ends before this run does" if is_same else "is of an earlier run"
+            other.notes.append(f"Passed over: {record.path} {what}.")
+            return other
+        earlier.append(state)
+    if earlier:
+        more = f" and {len(earlier) - 1} more are" if earlier[1:] else " is"
+        record.notes.append(f"Passed over: {earlier[0]}{more} of another run.")
+    return record

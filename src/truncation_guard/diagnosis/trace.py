@@ -175,6 +175,8 @@ class RunTrace:
     """The last limit in tokens that is recorded; None where none is."""
     mode: str | None = None
     """What the guard did about truncated completions; None where that is not recorded."""
+    truncated_weight: float | None = None
+    """By which the mode `downweight` multiplies; None where that is not recorded."""
     guarded: bool = False
     switched_off: float | None = None
     """The last step before the guard switched itself off by an error; None where it did not."""

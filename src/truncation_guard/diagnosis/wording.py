@@ -195,7 +195,7 @@ def _guarded(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         return "whether advantages had to be guarded is not known", ""
     if not evidence["notable"]:
         return "there was hardly anything to guard the advantages against", ""
-    mode = evidence["mode"]
+    mode, weight = evidence["mode"], evidence["truncated_weight"]
     if evidence["switched_off"] is not None:
         unit = unit_text(evidence["steps_known"])
         return (
@@ -207,8 +207,13 @@ def _guarded(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         return "a guard was on; in which mode is not recorded", ""
     if mode == "observe":
         return "the guard was on and changed nothing (mode=observe)", "use its default mode"
+    if mode == "downweight" and weight == 1:
+        return (
+            "the guard was on and changed nothing (mode=downweight with a truncated_weight of 1)",
+            "use a truncated_weight below 1",
+        )
     if evidence["guarded"]:
-        return f"the guard in mode={mode} kept truncated completions from the advantages", ""
+        return f"the guard in mode={mode} {_effect(mode, weight)}", ""
     if evidence["masked"]:
         return (
             "mask_truncated_completions kept truncated completions from the loss, but their "
@@ -220,6 +225,19 @@ def _guarded(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if evidence["masked"] is None:
         fact += " (whether mask_truncated_completions was set is not recorded)"
     return fact, ADD_A_GUARD
+
+
+def _effect(mode: str, weight: float | None) -> str:
+    """What a mode does about truncated completions."""
+    if mode == "downweight":
+        by = "its truncated_weight, which is not recorded" if weight is None else f"{weight:g}"
+        return f"multiplied the advantages of truncated completions by {by}"
+    if mode == "penalize":
+        return (
+            "let no reward of a truncated completion be above truncated_reward; they stayed in "
+            "the baseline and in the loss"
+        )
+    return "left truncated completions out of the baseline and of the loss"
 
 
 def _evaluation(severity: Severity, evidence: Evidence) -> tuple[str, str]:
