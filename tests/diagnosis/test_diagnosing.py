@@ -21,7 +21,7 @@ from truncation_guard.diagnosis.diagnosing import diagnose
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 REPORT = """\
-truncation may be what holds this run back: 100% of the completions ended without a known stop \
+truncation is not what holds this run back: 100% of the completions ended without a known stop \
 token, but below the limit: no matter of length, unless an environment's tokens, which TRL leaves \
 out of the lengths, filled it
 train.log (a log: means over log windows, as printed; entries: 20 of training, 0 of evaluation)
@@ -90,7 +90,7 @@ def test_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> N
     assert list(found) == ["path", "source", "healthy", "verdict", "findings", "notes"]
     assert found["path"] == "train.log"
     assert (found["source"], found["healthy"]) == ("log", False)
-    assert found["verdict"]["answer"] == "may be"
+    assert found["verdict"]["answer"] == "is not"
     short = next(each for each in found["findings"] if each["code"] == "short-unfinished")
     assert list(short) == ["code", "severity", "fact", "evidence", "remedy"]
     assert short["evidence"] == {
@@ -137,7 +137,7 @@ def test_a_notebook_shows_the_table() -> None:
 
 def test_the_repr_names_what_to_look_into() -> None:
     assert repr(diagnose(LOGS / "short_with_ratio_one.log")) == (
-        "Diagnosis(answer='may be', source='log', codes=['reward', 'short-unfinished'])"
+        "Diagnosis(answer='is not', source='log', codes=['reward', 'short-unfinished'])"
     )
 
 

@@ -884,7 +884,7 @@ def test_completions_of_one_short_length_say_both_readings() -> None:
     )
     assert "limit-unknown" not in found(run)
     run.limit = 512
-    assert verdict(run).startswith("truncation may be what holds this run back: 100% of the")
+    assert verdict(run).startswith("truncation is not what holds this run back: 100% of the")
 
 
 def test_short_completions_that_count_as_clipped() -> None:
@@ -904,7 +904,7 @@ def test_short_completions_that_count_as_clipped() -> None:
         remedy,
     )
     assert verdict(trace(short)) == (
-        "truncation may be what holds this run back: 100% of the completions ended without a known "
+        "truncation is not what holds this run back: 100% of the completions ended without a known "
         "stop token, but below the limit: no matter of length, unless an environment's tokens, "
         "which TRL leaves out of the lengths, filled it"
     )

@@ -162,7 +162,7 @@ EXPECTED = [
     ),
     Expected(
         "short_with_ratio_one.log",
-        "may be",
+        "is not",
         "100% of the completions ended without a known stop token, but below the limit: no matter "
         "of length, unless an environment's tokens, which TRL leaves out of the lengths, filled it",
         "",

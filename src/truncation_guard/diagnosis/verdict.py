@@ -41,7 +41,7 @@ def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> V
     if not trace.guarded and below > NOTABLE and below >= cut.overall and cut.last <= MUCH:
         least = "" if below == measures.unfinished else "at least "
         return Verdict(
-            "may be",
+            "is not",
             f"{least}{share_text(below)} of the completions ended without a known stop token, but "
             f"below the limit: no matter of length, unless {TOKENS_OF_AN_ENVIRONMENT}",
         )
