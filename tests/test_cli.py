@@ -467,3 +467,14 @@ def test_python_m_is_the_same_command_and_help_loads_nothing_heavy() -> None:
     )
     assert "--dataset_name" in done.stdout
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    log = Path(__file__).parent / "data" / "logs" / "masked_rising.log"
+    command = [sys.executable, "-m", "truncation_guard", "diagnose", str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors == b""

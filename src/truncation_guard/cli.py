@@ -8,6 +8,7 @@ import argparse
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         SystemExit: with 2 for bad input, after one line on stderr; with 1 where `diagnose` found
-            something.
+            something, or where nobody reads the output to its end.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
@@ -35,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         status = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as of `| head`: nobody reads on, and nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     except (OSError, ValueError, TypeError, ImportError) as error:
         _fail(str(error))
     if status:

@@ -1162,3 +1162,31 @@ def test_a_share_is_never_rounded_to_all(share: float, text: str) -> None:
 )
 def test_the_verdict(run: RunTrace, expected: str) -> None:
     assert verdict(run) == f"truncation {expected}"
+
+
+@pytest.mark.parametrize(
+    ("rewards", "severity"),
+    [
+        ([0.0, 0.5, 0.1, 0.4, 0.5], "unknown"),
+        ([0.312, 0.5, 0.3, 0.6, 0.35, 0.58, 0.4, 0.609], "unknown"),
+        ([0.4, 0.5, 0.1, 0.4, 0.5], "warning"),
+    ],
+)
+def test_a_large_change_between_two_entries_is_neither_one_nor_none(
+    rewards: list[float], severity: str
+) -> None:
+    found_severity, fact, _ = answer(trace(entries([0.0] * len(rewards), reward=rewards)), "reward")
+    assert found_severity == severity
+    assert ("too few to tell a change from noise" in fact) == (severity == "unknown")
+
+
+def test_truncation_alone_is_not_blamed_where_most_finish_and_nothing_is_worth_more() -> None:
+    constant = trace(entries([0.3] * 10, silent_groups=1.0, reward=[0.0] * 10))
+    assert verdict(constant) == (
+        "truncation may be what holds this run back: 30% of the completions were cut off at 100 "
+        "tokens at the end, and 100% of the groups teach nothing; but most completions finish, and "
+        "are worth no more than others: look at the reward functions as well"
+    )
+    assert verdict(trace(entries([0.6] * 10, silent_groups=1.0, reward=[0.0] * 10))).startswith(
+        "truncation is what"
+    )

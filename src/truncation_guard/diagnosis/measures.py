@@ -81,7 +81,7 @@ class Measures:
     stop token: it may be the limit or not."""
     reward: Course | None
     reward_change: str | None
-    """`rises`, `falls` or `flat`; None with too few entries to tell."""
+    """`rises`, `falls` or `flat`; None where there are too few entries to tell."""
     top: str | None
     """`one`: the reward ended near 1 from all its functions, which is the most that most give.
     `unknown`: hardly any rewards differ, and they are above 1, so that the most is not known. None:
@@ -259,9 +259,11 @@ def _change(rewards: Sequence[float]) -> str | None:
         return None
     size = len(rewards) // PARTS
     difference = fmean(rewards[-size:]) - fmean(rewards[:size])
-    least = max(CLEAR * _noise(rewards), _SMALL * (max(rewards) - min(rewards)))
+    span = max(rewards) - min(rewards)
+    least = max(CLEAR * _noise(rewards), _SMALL * span)
     if abs(difference) <= least + _ROUNDING:
-        return "flat"
+        # Between single entries noise may hide as much as that: neither a change nor none.
+        return None if size == 1 and abs(difference) > _HALF * span else "flat"
     return "rises" if difference > 0 else "falls"
 
 

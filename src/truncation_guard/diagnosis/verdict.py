@@ -96,7 +96,12 @@ def _cut(trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, F
     harm = _harm(measures)
     much = cut.last > MUCH
     answer: Answer = "may be"
-    if much and harm:
+    if cut.last < _HALF and measures.silent is not None and measures.silent.last >= _MOST:
+        reason += (
+            f", and {harm or 'no group has a signal'}; but most completions finish, and are worth "
+            "no more than others: look at the reward functions as well"
+        )
+    elif much and harm:
         answer, reason = "is", f"{reason}, and {harm}"
     elif cut.last >= _MOST and not measures.learns:
         answer = "is"
