@@ -249,8 +249,8 @@ def test_the_line_of_no_signal() -> None:
         "loss) and no advantage left, so that these groups teach nothing; the 95th percentile of "
         "the length is above 256 and not identified -> "
         "raise max_completion_length (next try: 512), or size it with "
-        "truncation_guard.profile_rollouts; a larger num_generations leaves more "
-        "survivors"
+        "truncation_guard.profile_rollouts; where rewards differ at all, a larger "
+        "num_generations leaves more survivors"
     )
 
 
@@ -380,7 +380,10 @@ def test_fact_and_remedy_follow_from_the_lengths(
         ("context", ""),
         ("truncated", ""),
         ("all-truncated", ""),
-        ("no-signal", "; a larger num_generations leaves more survivors"),
+        (
+            "no-signal",
+            "; where rewards differ at all, a larger num_generations leaves more survivors",
+        ),
         (
             "rising",
             "; or use mode='penalize', or mode='downweight' with a truncated_weight above 0",

@@ -172,7 +172,8 @@ def _no_signal(verdict: Verdict, effect: str) -> tuple[str, str]:
         f"{groups.truncated_without_signal} of {groups.groups} groups have truncated completions "
         f"({effect}) and no advantage left, so that these groups teach nothing"
         f"{_limit_fact(verdict)}",
-        f"{_remedy(verdict)}; a larger num_generations leaves more survivors",
+        f"{_remedy(verdict)}; where rewards differ at all, a larger num_generations leaves more "
+        "survivors",
     )
 
 
