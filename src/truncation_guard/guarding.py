@@ -145,7 +145,8 @@ class BatchGuard:
                 truncated_weight=self._truncated_weight,
                 loss_divides_by_rows=trainer_facts.loss_divides_by_rows(trainer),
             )
-        figures = trainer_facts.baselined_rewards(trainer, guarded, _weighted(trainer, guarded))
+        guarded_total = total if guarded is rewards else _weighted(trainer, guarded)
+        figures = trainer_facts.baselined_rewards(trainer, guarded, guarded_total)
         if figures is not None:
             batch.uniform = batch.rollouts.uniform_groups(figures)
         batch.reward_sums, batch.rewarded = reward_sums, True
