@@ -201,37 +201,34 @@ def _check_mask(setup: _SetUp) -> list[Finding]:
     return []
 
 
-def _check_kl_term(setup: _SetUp) -> list[Finding]:
-    trainer = setup.trainer
+def _check_other_terms(setup: _SetUp) -> list[Finding]:
+    """Terms of the loss that `downweight` does not reach: it multiplies advantages alone."""
+    trainer, args = setup.trainer, setup.trainer.args
     if setup.mode != "downweight" or setup.truncated_weight == 1.0:
         return []
+    if trainer.mask_truncated_completions:
+        return []
+    but_not = (
+        f"mode='downweight' multiplies the advantages of truncated completions by "
+        f"{setup.truncated_weight:g}, but not their"
+    )
+    findings = []
     # RLOO takes its KL term off the rewards: there it goes with the advantage.
-    if not (is_grpo(trainer) and trainer.beta > 0.0) or trainer.mask_truncated_completions:
-        return []
-    fact = (
-        f"mode='downweight' multiplies the advantages of truncated completions by "
-        f"{setup.truncated_weight:g}, but not their KL term: with beta={trainer.beta:g} all of "
-        "their tokens are still pulled towards the reference model"
-    )
-    remedy = "use mode='exclude', which takes them out of the KL term too, or set beta=0.0"
-    return [Finding("kl-term", fact, remedy)]
-
-
-def _check_entropy_term(setup: _SetUp) -> list[Finding]:
-    args = setup.trainer.args
-    if setup.mode != "downweight" or setup.truncated_weight == 1.0:
-        return []
+    if is_grpo(trainer) and trainer.beta > 0.0:
+        fact = (
+            f"{but_not} KL term: with beta={trainer.beta:g} all of their tokens are still pulled "
+            "towards the reference model"
+        )
+        remedy = "use mode='exclude', which takes them out of the KL term too, or set beta=0.0"
+        findings.append(Finding("kl-term", fact, remedy))
     # TRL has it in GRPO alone, since 1.8.
-    has_bonus = getattr(args, "entropy_coef", 0.0) or getattr(args, "use_adaptive_entropy", False)
-    if not has_bonus or setup.trainer.mask_truncated_completions:
-        return []
-    fact = (
-        f"mode='downweight' multiplies the advantages of truncated completions by "
-        f"{setup.truncated_weight:g}, but not their entropy bonus, which all of their tokens "
-        "still get"
-    )
-    remedy = "use mode='exclude', which takes them out of the bonus too, or set entropy_coef=0.0"
-    return [Finding("entropy-term", fact, remedy)]
+    if getattr(args, "entropy_coef", 0.0) or getattr(args, "use_adaptive_entropy", False):
+        fact = f"{but_not} entropy bonus, which all of their tokens still get"
+        remedy = (
+            "use mode='exclude', which takes them out of the bonus too, or set entropy_coef=0.0"
+        )
+        findings.append(Finding("entropy-term", fact, remedy))
+    return findings
 
 
 def _check_unsloth(setup: _SetUp) -> list[Finding]:
@@ -268,8 +265,7 @@ _CHECKS: tuple[Callable[[_SetUp], list[Finding]], ...] = (
     _check_stop_tokens,
     _check_soft_punishment,
     _check_mask,
-    _check_kl_term,
-    _check_entropy_term,
+    _check_other_terms,
     _check_unsloth,
     _check_groups,
 )
