@@ -25,6 +25,7 @@ from truncation_guard.guarding import BatchGuard
 from truncation_guard.metrics import batch_metrics
 from truncation_guard.options import GuardOptions
 from truncation_guard.preflight import check_setup, soft_punishment_findings
+from truncation_guard.raising import LimitRaiser
 from truncation_guard.reporting import Reporter
 from truncation_guard.trainer_limits import get_limit
 
@@ -274,9 +275,9 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             longest_prompt=longest_prompt,
             on_counts=self._on_counts,
         )
-        earlier = self._reporter and self._reporter.raiser
+        earlier = self._raiser
         self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
-        if earlier:  # in a training before this one, and the trainer has kept it
+        if earlier is not None:  # of a training before this one: the trainer has kept its limit
             self._raised_before(earlier.raised_to)
         return self._rollouts
 
@@ -306,15 +307,19 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             findings = soft_punishment_findings(trainer, decision.after)
             self._reporter.warn_of_setup(counts.step, findings)
 
+    @property
+    def _raiser(self) -> LimitRaiser | None:
+        return None if self._reporter is None else self._reporter.raiser
+
     def _raised_before(self, raised_to: int | None) -> None:
         """The limit in tokens was raised before this training; a checkpoint has to know of it."""
-        if self._reporter is not None and self._reporter.raiser is not None:
-            self._reporter.raiser.raised_to = raised_to
+        if (raiser := self._raiser) is not None:
+            raiser.raised_to = raised_to
 
     def _limit_to_restore(self, trainer: Any, longest_prompt: int) -> int:
         """Tokens; 0 where the limit of the checkpoint had not been raised."""
-        raiser, ceiling = self._reporter and self._reporter.raiser, self._options.raise_limit_to
-        if not (raiser and raiser.raised_to and ceiling):
+        raiser, ceiling = self._raiser, self._options.raise_limit_to
+        if raiser is None or raiser.raised_to is None or ceiling is None:
             return 0
         return limit_control.limit_to_restore(trainer, raiser.raised_to, ceiling, longest_prompt)
 
