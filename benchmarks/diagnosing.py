@@ -168,7 +168,7 @@ def measure(contender: str, file: str) -> dict[str, Any]:
     """Seconds, entries and peak memory in bytes."""
     start = time.perf_counter()
     if contender == "diagnose":
-        from truncation_guard.diagnosis.diagnosing import diagnose
+        from truncation_guard.diagnosis.diagnose import diagnose
 
         trace = diagnose(file).trace
         number = len(trace.training) + len(trace.evaluation)

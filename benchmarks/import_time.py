@@ -18,7 +18,7 @@ from rich.table import Table
 
 PAIRS = (
     ("pass", "import truncation_guard"),
-    ("pass", "import truncation_guard.cli"),
+    ("pass", "import truncation_guard.cli.main"),
     ("from trl import GRPOTrainer", "from truncation_guard import TruncationGuardCallback"),
     (
         "from trl import GRPOTrainer",

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.containment import ContainedRollouts
+from truncation_guard.guard.fault_barrier import ContainedRollouts
 
 PAD, EOS, END_OF_TURN = 0, 1, 2
 WORDS = 1000

@@ -154,7 +154,7 @@ def run_map(dataset: Any, texts: list[str], tokenizer: Any) -> None:
 
 def run_profile(dataset: Any, texts: list[str], tokenizer: Any) -> None:
     """This package."""
-    from truncation_guard.profiling.from_dataset import profile_dataset
+    from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 
     profile_dataset(dataset, tokenizer, column="answer", progress=False)
 
@@ -191,7 +191,7 @@ def peak_memory(file: Path) -> str:
     from datasets import load_dataset
     from transformers import AutoTokenizer
 
-    from truncation_guard.profiling.from_dataset import profile_dataset
+    from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent / "tokenizer")
     stream = load_dataset("json", data_files=str(file), split="train", streaming=True)

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
-import versions
+from support import tiny, versions
 from transformers import TrainerCallback
 from trl import GRPOTrainer, SFTConfig, SFTTrainer
 

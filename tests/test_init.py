@@ -41,12 +41,13 @@ def test_the_test_above_would_see_it() -> None:
 
 
 def test_the_monitor_and_the_record_load_nothing_heavy() -> None:
-    code = "import truncation_guard.monitor, truncation_guard.record, truncation_guard.metrics"
+    modules = ("reporting.monitor", "reporting.metrics", "record")
+    code = "; ".join(f"import truncation_guard.{module}" for module in modules)
     assert loaded_by(code) == {"numpy"}
 
 
 def test_the_command_loads_nothing_heavy_before_it_knows_what_to_do() -> None:
-    assert loaded_by("import truncation_guard.cli") == set()
+    assert loaded_by("import truncation_guard.cli.main") == set()
 
 
 def test_the_public_names_are_these() -> None:
@@ -79,7 +80,7 @@ def test_a_public_name_calls_itself_by_the_path_that_users_type(name: str) -> No
 
 
 def test_a_public_name_is_always_the_same_object() -> None:
-    from truncation_guard.advantages import guard_advantages
+    from truncation_guard.batch.modes import guard_advantages
 
     assert truncation_guard.guard_advantages is guard_advantages
     assert truncation_guard.guard_advantages is truncation_guard.guard_advantages

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import batch, groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batches import batch, groups
 
-from truncation_guard.counts import BatchCounts
+from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.record import (
     FILE_NAME,
     append,

@@ -9,17 +9,17 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from truncation_guard.advantages import guard_advantages
+    from truncation_guard.batch.modes import guard_advantages
+    from truncation_guard.batch.outcomes import detect_truncated
     from truncation_guard.callback import TruncationGuardCallback
-    from truncation_guard.diagnosis.diagnosing import Diagnosis, diagnose
-    from truncation_guard.lengths import LengthSample, choose_max_completion_length
-    from truncation_guard.limit_setting import set_max_completion_length
-    from truncation_guard.profiling.from_completions import profile_completions
-    from truncation_guard.profiling.from_dataset import profile_dataset
-    from truncation_guard.profiling.from_rollouts import profile_rollouts
+    from truncation_guard.diagnosis.diagnose import Diagnosis, diagnose
+    from truncation_guard.lengths.recommendation import LimitRecommendation
+    from truncation_guard.lengths.sample import LengthSample, choose_max_completion_length
+    from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
+    from truncation_guard.profiling.finished_run import profile_completions
     from truncation_guard.profiling.length_profile import LengthProfile, LimitCost
-    from truncation_guard.recommendations import LimitRecommendation
-    from truncation_guard.rollouts import detect_truncated
+    from truncation_guard.profiling.rollouts.profile_rollouts import profile_rollouts
+    from truncation_guard.trainer.limit_setting import set_max_completion_length
 
 __version__ = version("truncation-guard")
 
@@ -42,20 +42,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Diagnosis": "truncation_guard.diagnosis.diagnosing",
+    "Diagnosis": "truncation_guard.diagnosis.diagnose",
     "LengthProfile": "truncation_guard.profiling.length_profile",
-    "LengthSample": "truncation_guard.lengths",
+    "LengthSample": "truncation_guard.lengths.sample",
     "LimitCost": "truncation_guard.profiling.length_profile",
-    "LimitRecommendation": "truncation_guard.recommendations",
+    "LimitRecommendation": "truncation_guard.lengths.recommendation",
     "TruncationGuardCallback": "truncation_guard.callback",
-    "choose_max_completion_length": "truncation_guard.lengths",
-    "detect_truncated": "truncation_guard.rollouts",
-    "diagnose": "truncation_guard.diagnosis.diagnosing",
-    "guard_advantages": "truncation_guard.advantages",
-    "profile_completions": "truncation_guard.profiling.from_completions",
-    "profile_dataset": "truncation_guard.profiling.from_dataset",
-    "profile_rollouts": "truncation_guard.profiling.from_rollouts",
-    "set_max_completion_length": "truncation_guard.limit_setting",
+    "choose_max_completion_length": "truncation_guard.lengths.sample",
+    "detect_truncated": "truncation_guard.batch.outcomes",
+    "diagnose": "truncation_guard.diagnosis.diagnose",
+    "guard_advantages": "truncation_guard.batch.modes",
+    "profile_completions": "truncation_guard.profiling.finished_run",
+    "profile_dataset": "truncation_guard.profiling.dataset.profile_dataset",
+    "profile_rollouts": "truncation_guard.profiling.rollouts.profile_rollouts",
+    "set_max_completion_length": "truncation_guard.trainer.limit_setting",
 }
 
 

@@ -5,34 +5,30 @@ of a training; from then on every entry is contained, whatever happens here.
 """
 
 import json
-import logging
 from typing import Any, cast
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from truncation_guard import (
-    limit_control,
-    messages,
-    setup_messages,
-    trainer_facts,
-    trainer_hooks,
+from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.guard.fault_barrier import ContainedRollouts
+from truncation_guard.guard.stages import BatchGuard
+from truncation_guard.log import PREFIX, logger
+from truncation_guard.options import GuardOptions, Mode
+from truncation_guard.preflight import ceiling as limit_ceiling
+from truncation_guard.preflight import subclasses
+from truncation_guard.preflight.setup import (
+    check_setup,
+    soft_punishment_findings,
 )
-from truncation_guard.advantages import Mode
-from truncation_guard.containment import ContainedRollouts
-from truncation_guard.counts import BatchCounts
-from truncation_guard.guarding import BatchGuard
-from truncation_guard.metrics import batch_metrics
-from truncation_guard.options import GuardOptions
-from truncation_guard.preflight import check_setup, soft_punishment_findings
-from truncation_guard.raising import LimitRaiser
-from truncation_guard.reporting import Reporter
-from truncation_guard.trainer_limits import get_limit
-
-logger = logging.getLogger("truncation_guard")
+from truncation_guard.reporting.limit_raiser import LimitRaiser
+from truncation_guard.reporting.metrics import batch_metrics
+from truncation_guard.reporting.reporter import Reporter
+from truncation_guard.trainer import hooks, settings
+from truncation_guard.trainer.limit import get_limit
 
 
-class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.RolloutListener):
+class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutListener):
     """Makes completions that were cut off at `max_completion_length` visible and harmless.
 
     Add it to a `GRPOTrainer` or `RLOOTrainer` of TRL: `callbacks=[TruncationGuardCallback()]`.
@@ -123,7 +119,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             ValueError: if the trainer has another guard.
             RuntimeError: on a TRL older than 1.6, or a newer one that lacks what the guard needs.
         """
-        trainer_hooks.check_trainer(trainer)
+        hooks.check_trainer(trainer)
         callbacks = trainer.callback_handler.callbacks
         if any(isinstance(c, TruncationGuardCallback) and c is not self for c in callbacks):
             raise ValueError(
@@ -135,10 +131,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
             trainer.add_callback(self)
         for place in reversed(mine[1:]):  # added and attached: its events would come twice
             del callbacks[place]
-        trainer_hooks.install(trainer)
+        hooks.install(trainer)
         self._watch(trainer)
         if self.restored_state is None:
-            trainer_hooks.remember_options(trainer, self._options)
+            hooks.remember_options(trainer, self._options)
         self._be_savable(trainer, self.state())
 
     def rollout_stages(self, trainer: Any) -> ContainedRollouts:
@@ -158,16 +154,16 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Wrap the rollout methods of the trainer that was given this callback."""
-        self.attach(trainer_hooks.require_trainer(self))
+        self.attach(hooks.require_trainer(self))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Refuse what must be refused, and go on where the checkpoint left off."""
-        trainer = trainer_hooks.require_trainer(self)
+        trainer = hooks.require_trainer(self)
         self.attach(trainer)
         if self.restored_state is not None:  # the settings of this script win
-            self._options = trainer_hooks.remembered_options(trainer) or self._options
+            self._options = hooks.remembered_options(trainer) or self._options
         self._meet(trainer)
         resumed_from_step = state.global_step or None
         longest_prompt = self._check_ceiling(trainer)
@@ -216,13 +212,11 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if self._rollouts is not None and reporter is not None:
             # As a checkpoint would give it back: what JSON cannot hold fails here, not in the save.
             saved = self._rollouts.contain(lambda: json.loads(json.dumps(reporter.state())))
-        elif self.restored_state is None and (
-            (trainer := trainer_hooks.find_trainer(self)) is not None
-        ):
+        elif self.restored_state is None and ((trainer := hooks.find_trainer(self)) is not None):
             # Nothing has attached this object yet. Either `train` starts, and transformers may
             # replace it by one with the checkpoint's settings; or it was added in the middle of a
             # training, which saves it now.
-            trainer_hooks.remember_options(trainer, self._options)
+            hooks.remember_options(trainer, self._options)
             if hasattr(trainer, "state"):
                 self._be_savable(trainer, {})
         # No settings: those of the script that resumes win, and of whatever version it is.
@@ -238,15 +232,15 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         )
 
     def _watch(self, trainer: Any) -> None:
-        if not trainer_hooks.is_marked(trainer, self._session):
+        if not hooks.is_marked(trainer, self._session):
             self._reporter, self._rollouts, self._has_met = None, None, False
             self._session = object()
-            trainer_hooks.mark(trainer, self._session)
-            trainer_hooks.announce(trainer)
+            hooks.mark(trainer, self._session)
+            hooks.announce(trainer)
 
     def _meet(self, trainer: Any) -> None:
         if not self._has_met:
-            trainer_hooks.meet(trainer)
+            hooks.meet(trainer)
             self._has_met = True
 
     def _check_ceiling(self, trainer: Any) -> int:
@@ -254,12 +248,12 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         ceiling = self._options.raise_limit_to
         if ceiling is None:
             return 0
-        limit_control.check_ceiling(trainer, ceiling)
-        return limit_control.find_longest_prompt(trainer, ceiling)
+        limit_ceiling.check_ceiling(trainer, ceiling)
+        return limit_ceiling.find_longest_prompt(trainer, ceiling)
 
     def _prepare(self, trainer: Any, longest_prompt: int) -> ContainedRollouts:
         options = self._options
-        overridden = trainer_hooks.overridden_methods(trainer)
+        overridden = hooks.overridden_methods(trainer)
         mode: Mode = "observe" if overridden else options.mode
         reporter = Reporter(
             options,
@@ -289,13 +283,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         step, mode = trainer.state.global_step, reporter.mode
         if mode != self._options.mode:
             reporter.warn(
-                "measured-only", step, *setup_messages.measured_only(trainer, self._options.mode)
+                "measured-only", step, *subclasses.measured_only(trainer, self._options.mode)
             )
-        elif mode == "exclude" and trainer_hooks.has_unknown_loss(trainer):
-            reporter.warn("loss-scale", step, *setup_messages.unknown_loss(trainer))
+        elif mode == "exclude" and hooks.has_unknown_loss(trainer):
+            reporter.warn("loss-scale", step, *subclasses.unknown_loss(trainer))
 
     def _on_counts(self, trainer: Any, counts: BatchCounts) -> None:
-        trainer_facts.log_metrics(trainer, batch_metrics(counts), training=counts.training)
+        settings.log_metrics(trainer, batch_metrics(counts), training=counts.training)
         if self._reporter is None or self._rollouts is None:
             return
         decision = self._reporter.batch(counts)
@@ -321,13 +315,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         raiser, ceiling = self._raiser, self._options.raise_limit_to
         if raiser is None or raiser.raised_to is None or ceiling is None:
             return 0
-        return limit_control.limit_to_restore(trainer, raiser.raised_to, ceiling, longest_prompt)
+        return limit_ceiling.limit_to_restore(trainer, raiser.raised_to, ceiling, longest_prompt)
 
     def _check_setup(self, trainer: Any) -> None:
         if self._reporter is not None:
             weight = self._options.truncated_weight
             findings = check_setup(trainer, self._reporter.mode, weight)
-            findings += limit_control.ceiling_findings(
+            findings += limit_ceiling.ceiling_findings(
                 trainer, self._options.raise_limit_to, self._reporter.raised_to
             )
             self._reporter.warn_of_setup(trainer.state.global_step, findings)
@@ -345,6 +339,6 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, trainer_hooks.Ro
         if lost := self._reporter.load_state(saved):
             logger.warning(
                 "%s the guard's state in the checkpoint is damaged: it does not know %s any more",
-                messages.PREFIX,
+                PREFIX,
                 " nor ".join(lost),
             )

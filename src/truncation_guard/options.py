@@ -4,11 +4,17 @@ The one idea: what would silently do nothing, or something else than it says, is
 training begins.
 """
 
+import sys
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from truncation_guard.advantages import Mode, check_mode_arguments
 from truncation_guard.checks import check_positive, check_share, is_integer, is_number
-from truncation_guard.monitor import ENOUGH_COMPLETIONS
+
+Mode = Literal["observe", "downweight", "exclude", "penalize"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+ENOUGH_COMPLETIONS = 64
+"""Fewer completions than these make no share that is worth a line."""
 
 _INTEGERS = ("window", "cooldown", "histogram_every", "raise_limit_to")
 _REALS = ("truncated_weight", "truncated_reward", "warn_above", "coverage")
@@ -76,3 +82,27 @@ class GuardOptions:
             for name in names:
                 if (value := getattr(self, name)) is not None:
                     object.__setattr__(self, name, kind(value))
+
+
+def check_mode_arguments(mode: str, truncated_weight: float, truncated_reward: float) -> None:
+    """Refuse what would silently train something else.
+
+    Raises:
+        ValueError: naming the argument, its value and the remedy.
+    """
+    if mode not in MODES:
+        names = ", ".join(repr(name) for name in MODES)
+        raise ValueError(f"`mode` must be one of {names}, got {mode!r}.")
+    # A negative weight would train truncated completions in the opposite direction, one above 1
+    # would amplify them.
+    if not (is_number(truncated_weight) and 0.0 <= truncated_weight <= 1.0):
+        raise ValueError(
+            f"`truncated_weight` must be in [0, 1], got {truncated_weight!r}. "
+            "Pass 0.0 to ignore truncated completions, 1.0 to leave their advantages as they are."
+        )
+    # NaN is TRL's mark of an unscorable completion: it would turn `penalize` into `exclude`.
+    if not (is_number(truncated_reward) and abs(truncated_reward) <= sys.float_info.max):
+        raise ValueError(
+            f"`truncated_reward` must be a finite number, got {truncated_reward!r}. "
+            "Pass the highest reward that a truncated completion may keep, for example 0.0."
+        )

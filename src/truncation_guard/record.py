@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.checks import is_integer
-from truncation_guard.counts import BatchCounts
-from truncation_guard.lengths import LengthSample
+from truncation_guard.lengths.sample import LengthSample
 
 FILE_NAME = "truncation_guard.jsonl"
 _MOST_BINS = 256

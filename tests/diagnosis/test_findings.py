@@ -12,7 +12,7 @@ from truncation_guard import LengthSample
 from truncation_guard.diagnosis.finding import Finding, share_text
 from truncation_guard.diagnosis.findings import find_all
 from truncation_guard.diagnosis.measures import measure
-from truncation_guard.diagnosis.trace import RunTrace, Window
+from truncation_guard.diagnosis.run import RunTrace, Window
 from truncation_guard.diagnosis.verdict import judge
 
 LIMIT = 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-import trl_logs
+from support import trl_logs
 
 from truncation_guard.diagnosis.limits import Limit, below_share, cut_share, find_limit
-from truncation_guard.diagnosis.trace import RunTrace, Under, Window, to_window
+from truncation_guard.diagnosis.run import RunTrace, Under, Window, to_window
 
 
 def windows(*batches: list[trl_logs.Completion]) -> list[Window]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import trl_logs
+from support import trl_logs
 
-from truncation_guard.diagnosis.diagnosing import Diagnosis, diagnose
+from truncation_guard.diagnosis.diagnose import Diagnosis, diagnose
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 

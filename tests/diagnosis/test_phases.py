@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 
 import pytest
-import trl_logs
+from support import trl_logs
 
 from truncation_guard.diagnosis.limits import cut_share, find_limit
 from truncation_guard.diagnosis.measures import measure
 from truncation_guard.diagnosis.phases import phases, settle_limits, settle_logged_limits
-from truncation_guard.diagnosis.trace import RunTrace, Window, to_window
+from truncation_guard.diagnosis.run import RunTrace, Window, to_window
 
 
 def windows(limits: Sequence[int], mean: float, batches: int = 1, seed: int = 0) -> list[Window]:

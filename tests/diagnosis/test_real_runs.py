@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from support import tiny
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.diagnosis.diagnosing import diagnose
+from truncation_guard.diagnosis.diagnose import diagnose
 
 ROLLOUTS = [tiny.E3, tiny.T8, tiny.T8, tiny.T8]
 STEPS = 6

@@ -6,9 +6,8 @@ import json
 import logging
 from pathlib import Path
 
-import chats
 import pytest
-import tiny
+from support import chats, tiny
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import gsm8k

@@ -6,15 +6,14 @@ one, that goes on from the weights before the first batch that the fault has no 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.injecting import functions
-from faults.sweep import COURSES
-from integration.distributed import Launch, launch
+from support.distributed import Launch, launch
+from support.injecting import functions
+from support.sweep import COURSES
 
-WORKER = Path(__file__).parent / "workers" / "sweep.py"
+WORKER = "sweep.py"
 BEFORE_TRAINING = "callback.TruncationGuardCallback.on_train_begin"
 """What is refused is refused here, so that not all of it is contained."""
 THE_CONTAINMENT = {
@@ -24,30 +23,30 @@ THE_CONTAINMENT = {
     "callback.TruncationGuardCallback.on_train_end",
     "callback.TruncationGuardCallback.rollout_stages",
     "callback.TruncationGuardCallback.state",
-    "containment.ContainedRollouts.begin",
-    "containment.ContainedRollouts.contain",
-    "containment.ContainedRollouts.generated",
-    "containment.ContainedRollouts.rewarded",
-    "containment.ContainedRollouts.scored",
-    "containment._raise_limit",
-    "rollouts.failed_rows",
-    "trainer_hooks._WrappedMethod.__call__",
-    "trainer_hooks.find_listener",
-    "trainer_hooks.find_trainer",
-    "trainer_hooks.is_marked",
-    "trainer_hooks.remember_options",
-    "trainer_limits.tool_budget",
+    "guard.fault_barrier.ContainedRollouts.begin",
+    "guard.fault_barrier.ContainedRollouts.contain",
+    "guard.fault_barrier.ContainedRollouts.generated",
+    "guard.fault_barrier.ContainedRollouts.rewarded",
+    "guard.fault_barrier.ContainedRollouts.scored",
+    "guard.fault_barrier._raise_limit",
+    "batch.outcomes.failed_rows",
+    "trainer.hooks._WrappedMethod.__call__",
+    "trainer.hooks.find_listener",
+    "trainer.hooks.find_trainer",
+    "trainer.hooks.is_marked",
+    "trainer.hooks.remember_options",
+    "trainer.limit.tool_budget",
 }
 """What the trainer calls in a training and what stands between it and `contain`: nobody catches a
 fault of these, so there is nothing in them that can fail."""
 THE_LIMIT = {
-    "trainer_limits._kwarg",
-    "trainer_limits._limits",
-    "trainer_limits._max_new_tokens",
-    "trainer_limits._places",
-    "trainer_limits.divides_by_limit",
-    "trainer_limits.get_limit",
-    "trainer_limits.raise_limit",
+    "trainer.limit._kwarg",
+    "trainer.limit._limits",
+    "trainer.limit._max_new_tokens",
+    "trainer.limit._places",
+    "trainer.limit.divides_by_limit",
+    "trainer.limit.get_limit",
+    "trainer.limit.raise_limit",
 }
 """Called outside of `contain`, in a `try` of its own: see `test_containment.py`."""
 NOT_IN_THESE_TRAININGS = {
@@ -55,46 +54,46 @@ NOT_IN_THESE_TRAININGS = {
         "callback.TruncationGuardCallback.__init__",
         "callback.TruncationGuardCallback.on_init_end",
         "options.GuardOptions.__post_init__",
-        "trainer_hooks._WrappedMethod.__init__",
-        "trainer_hooks.announce",
-        "trainer_hooks.mark",
+        "trainer.hooks._WrappedMethod.__init__",
+        "trainer.hooks.announce",
+        "trainer.hooks.mark",
     },
     "in a resume that rebuilds the callback, before a training": {
-        "trainer_hooks.remembered_options",
+        "trainer.hooks.remembered_options",
     },
     "after a fault": {
-        "containment.ContainedRollouts.switch_off",
-        "containment._log_error",
+        "guard.fault_barrier.ContainedRollouts.switch_off",
+        "guard.fault_barrier._log_error",
     },
     "by users and by what is no training": {
-        "advantages._group_relative_advantages",
-        "advantages._nanstd",
-        "advantages.check_mode_arguments",
-        "advantages.guard_advantages",
+        "batch.modes._group_relative_advantages",
+        "batch.modes._nanstd",
+        "batch.modes.check_mode_arguments",
+        "batch.modes.guard_advantages",
         "callback.TruncationGuardCallback.advised_limit",
         "record.RecordedRun.trained",
         "record._parse",
         "record._resume",
         "record.batch_lengths",
         "record.read_record",
-        "rollouts.detect_truncated",
-        "trainer_hooks._WrappedMethod.__deepcopy__",
-        "trainer_limits._does_not_fit",
-        "trainer_limits.set_limit",
-        "trainer_limits.temporary_limit",
+        "batch.outcomes.detect_truncated",
+        "trainer.hooks._WrappedMethod.__deepcopy__",
+        "trainer.limit._does_not_fit",
+        "trainer.limit.set_limit",
+        "trainer.limit.temporary_limit",
         "truncation_guard.__dir__",
         "truncation_guard.__getattr__",
     },
     "interfaces": {
-        "trainer_hooks.RolloutListener.rollout_stages",
-        "trainer_hooks.RolloutStages.begin",
-        "trainer_hooks.RolloutStages.generated",
-        "trainer_hooks.RolloutStages.rewarded",
-        "trainer_hooks.RolloutStages.scored",
+        "trainer.hooks.RolloutListener.rollout_stages",
+        "trainer.hooks.RolloutStages.begin",
+        "trainer.hooks.RolloutStages.generated",
+        "trainer.hooks.RolloutStages.rewarded",
+        "trainer.hooks.RolloutStages.scored",
     },
     "with another backend": {
-        "trainer_vllm_server._ask",
-        "trainer_vllm_server.server_window",
+        "trainer.vllm_server._ask",
+        "trainer.vllm_server.server_window",
     },
 }
 """When each function is called instead, for the modules below."""

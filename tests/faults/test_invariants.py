@@ -7,15 +7,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import oracle
 import pytest
 import torch
-from faults.pipeline import LIMIT, Batch, grpo_advantages, through
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import oracle
+from support.pipeline import LIMIT, Batch, grpo_advantages, through
 
-from truncation_guard.metrics import batch_metrics
 from truncation_guard.record import batch_entry
+from truncation_guard.reporting.metrics import batch_metrics
 
 MODES = ("observe", "downweight", "exclude", "penalize")
 OPTIONS = {"truncated_weight": 0.25, "truncated_reward": -0.5}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import courses
-from integration.distributed import Launch, launch
+from support import courses
+from support.distributed import Launch, launch
 
 from truncation_guard.record import FILE_NAME, read_record
 
-WORKER = Path(__file__).parent / "workers" / "killed.py"
+WORKER = "killed.py"
 PLACES = {"record": 4, "state": 2, "no state": 2}
 """Where it is killed -> the step of its last whole checkpoint."""
 SETTINGS: dict[str, Any] = {

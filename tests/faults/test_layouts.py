@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
-from faults import courses
-from integration.distributed import Launch, launch
+from support import courses, tiny
+from support.distributed import Launch, launch
 
 from truncation_guard.record import FILE_NAME, read_record
 
-WORKER = Path(__file__).parent / "workers" / "layouts.py"
+WORKER = "layouts.py"
 COURSES: dict[str, dict[str, Any]] = {
     "everything": {},
     "one-sided": {"batches": courses.ONE_SIDED},

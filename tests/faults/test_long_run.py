@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-import tiny
 import torch
+from support import tiny
 
 from truncation_guard import TruncationGuardCallback
 from truncation_guard.record import FILE_NAME, read_record

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import stages
-from faults.stages import POINTS, STAGES, fault
-from integration import canned
-from integration.distributed import Launch, launch
+from support import canned, fault_places
+from support.distributed import Launch, launch
+from support.fault_places import POINTS, STAGES, fault
 
 from truncation_guard import TruncationGuardCallback
 
@@ -30,46 +29,49 @@ GUARDED = {
 }
 TOKENS, KEPT_TOKENS = 43, 11
 FAULTS = [
-    pytest.param(name, ranks, id=stages.scenario(name, ranks)) for name, ranks in stages.ONE_FAULT
+    pytest.param(name, ranks, id=fault_places.scenario(name, ranks))
+    for name, ranks in fault_places.ONE_FAULT
 ]
-NONSENSE = [(name, kind) for name in stages.NONSENSE for kind in stages.NONSENSE[name]]
+NONSENSE = [(name, kind) for name in fault_places.NONSENSE for kind in fault_places.NONSENSE[name]]
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch(
-        Path(__file__).parent / "workers" / "stages.py", 2, tmp_path_factory.mktemp("faulty")
-    )
+    return launch("stages.py", 2, tmp_path_factory.mktemp("faulty"))
 
 
 def guarded_batches(name: str, *, here: bool) -> int:
     """Batches that the mode changed on this process, after a fault here or elsewhere."""
-    if name in stages.BEFORE_THE_COLLECTIVE:
+    if name in fault_places.BEFORE_THE_COLLECTIVE:
         return 1
-    return 1 if here and name in stages.BEFORE_THE_ADVANTAGES else 2
+    return 1 if here and name in fault_places.BEFORE_THE_ADVANTAGES else 2
 
 
 def logged_batches(name: str, *, here: bool) -> int:
     """Batches whose metrics this process logged."""
-    if name in stages.BEFORE_THE_COLLECTIVE:
+    if name in fault_places.BEFORE_THE_COLLECTIVE:
         return 1
-    return 2 if not here or name in stages.AFTER_THE_METRICS | stages.ON_THE_MAIN_PROCESS else 1
+    return (
+        2
+        if not here or name in fault_places.AFTER_THE_METRICS | fault_places.ON_THE_MAIN_PROCESS
+        else 1
+    )
 
 
 def collectives(name: str) -> int:
     """Of the guard: until the flag of a failed process has gone round."""
-    return 2 if name in stages.BEFORE_THE_COLLECTIVE else 3
+    return 2 if name in fault_places.BEFORE_THE_COLLECTIVE else 3
 
 
 def check_advantages(found: Any, guarded: list[float], given: list[float], batches: int) -> None:
-    expected = [guarded] * batches + [given] * (stages.BATCHES - batches)
+    expected = [guarded] * batches + [given] * (fault_places.BATCHES - batches)
     assert found == [pytest.approx(batch, rel=1e-6) for batch in expected]
 
 
 def check_logged(result: Any, batches: int) -> None:
-    assert result["steps"] == stages.BATCHES
+    assert result["steps"] == fault_places.BATCHES
     found = [len(entry) > 1 for entry in result["metrics"]]
-    assert found == [True] * batches + [False] * (stages.BATCHES - batches)
+    assert found == [True] * batches + [False] * (fault_places.BATCHES - batches)
 
 
 class TestOnTwoProcesses:
@@ -88,7 +90,7 @@ class TestOnTwoProcesses:
     def test_all_switch_off_together(
         self, faulty: Launch, name: str, ranks: tuple[int, ...]
     ) -> None:
-        scenario = stages.scenario(name, ranks)
+        scenario = fault_places.scenario(name, ranks)
         bare = faulty.of("no guard")
         for rank, result in enumerate(faulty.of(scenario)):
             here = rank in ranks
@@ -106,7 +108,7 @@ class TestOnTwoProcesses:
     def test_each_fault_leaves_one_traceback(
         self, faulty: Launch, name: str, ranks: tuple[int, ...]
     ) -> None:
-        scenario = stages.scenario(name, ranks)
+        scenario = fault_places.scenario(name, ranks)
         assert faulty.output(scenario).count("Traceback (most recent call last)") == len(ranks)
         errors = faulty.lines(scenario, "[truncation-guard] ERROR")
         told = [line for line in errors if "another process failed" in line]
@@ -134,20 +136,20 @@ class TestOnTwoProcesses:
         assert [rank["weights"] for rank in failed] == [rank["weights"] for rank in bare]
         assert faulty.of("no fault")[0]["weights"] != bare[0]["weights"]
 
-    @pytest.mark.parametrize(("first", "when", "second"), stages.TWO_FAULTS)
+    @pytest.mark.parametrize(("first", "when", "second"), fault_places.TWO_FAULTS)
     def test_another_fault_on_the_other_process(
         self, faulty: Launch, first: str, when: str, second: str
     ) -> None:
         scenario = f"{first} on 0, {when}{second} on 1"
         in_second_batch = (first,) if when else (first, second)
-        flagged_at_once = any(n in stages.BEFORE_THE_COLLECTIVE for n in in_second_batch)
+        flagged_at_once = any(n in fault_places.BEFORE_THE_COLLECTIVE for n in in_second_batch)
         for rank, (result, bare) in enumerate(
             zip(faulty.of(scenario), faulty.of("no guard"), strict=True)
         ):
             assert result["advantages"][0] == pytest.approx(GUARDED["downweight"][rank], rel=1e-6)
             assert result["advantages"][2:] == [pytest.approx(GIVEN[rank], rel=1e-6)] * 2
             assert [len(entry) > 1 for entry in result["metrics"][2:]] == [False] * 2
-            assert result["steps"] == stages.BATCHES
+            assert result["steps"] == fault_places.BATCHES
             assert result["collectives"] - bare["collectives"] == (2 if flagged_at_once else 3)
         # A fault that the first one kept from happening leaves none.
         fired = sum(sum(rank["fired"]) for rank in faulty.of(scenario))
@@ -166,7 +168,7 @@ class TestOnTwoProcesses:
             check_advantages(result["advantages"], guarded, GIVEN[rank], batches)
             logged = [len(entry) > 1 for entry in result["metrics"]]
             assert logged == [True] * 3 + [batches == 4] * 3
-            assert result["steps"] == stages.BATCHES
+            assert result["steps"] == fault_places.BATCHES
         assert faulty.output(name).count("Traceback (most recent call last)") == 1
         assert (faulty.folder / name / "checkpoint-4" / "trainer_state.json").exists()
 
@@ -203,7 +205,7 @@ class TestOnOneProcess:
     def test_switches_off(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, mode: str
     ) -> None:
-        result = stages.train(tmp_path, fault(POINTS[name]), mode=mode)
+        result = fault_places.train(tmp_path, fault(POINTS[name]), mode=mode)
         assert result["fired"] == [True]
         batches = guarded_batches(name, here=True)
         in_rewards = 2 if (name, mode) == ("changes", "exclude") else batches
@@ -220,7 +222,9 @@ class TestOnOneProcess:
     def test_nonsense_is_a_fault(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str
     ) -> None:
-        result = stages.train(tmp_path, fault(POINTS[name], stages.NONSENSE[name][kind]))
+        result = fault_places.train(
+            tmp_path, fault(POINTS[name], fault_places.NONSENSE[name][kind])
+        )
         guarded = [number for half in GUARDED["downweight"] for number in half]
         check_advantages(result["advantages"], guarded, [*GIVEN[0], *GIVEN[1]], 1)
         check_logged(result, 1)
@@ -229,12 +233,12 @@ class TestOnOneProcess:
     def test_what_follows_is_a_training_without_a_guard_from_where_it_failed(
         self, tmp_path: Path
     ) -> None:
-        failed = stages.train(tmp_path, fault(POINTS["Reporter.batch"]), mode="exclude")
+        failed = fault_places.train(tmp_path, fault(POINTS["Reporter.batch"]), mode="exclude")
         guard = TruncationGuardCallback(mode="exclude")
         made = canned.trainer(tmp_path, canned.FAULTY, guard, max_steps=4, loss_type="dapo")
         made.add_callback(canned.AtStep(2, lambda: made.remove_callback(guard)))
         removed = canned.train(made)
         assert failed["advantages"] == removed["advantages"]
-        assert failed["weights"] == stages.fingerprint(made)
-        assert failed["weights"] != stages.train(tmp_path, mode="exclude")["weights"]
-        assert failed["weights"] != stages.train(tmp_path, mode=None)["weights"]
+        assert failed["weights"] == fault_places.fingerprint(made)
+        assert failed["weights"] != fault_places.train(tmp_path, mode="exclude")["weights"]
+        assert failed["weights"] != fault_places.train(tmp_path, mode=None)["weights"]

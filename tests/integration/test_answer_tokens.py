@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import chats
 import pytest
-import tiny
 import torch
-from chats import assistant, user
 from datasets import Dataset
+from support import chats, tiny
+from support.chats import assistant, user
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -19,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from truncation_guard.profiling.from_dataset import profile_dataset
+from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 
 
 class Dictated(LlamaForCausalLM):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from chats import assistant, tool, user
+from support.chats import assistant, tool, user
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from truncation_guard.profiling.from_dataset import profile_dataset
+from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 
 pytestmark = pytest.mark.real_model
 

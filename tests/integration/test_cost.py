@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
-from integration import canned
+from support import canned, tiny
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.containment import ContainedRollouts
+from truncation_guard.guard.fault_barrier import ContainedRollouts
 
 STAGES = ("generated", "rewarded", "scored")
 WAITING = {

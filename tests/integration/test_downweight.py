@@ -3,12 +3,10 @@
 Invariant 4: the gradient is linear in `truncated_weight`, and weight 1 is `observe`.
 """
 
-import passes
 import pytest
-import tiny
 import torch
-import versions
-from oracle import LOSSES, relative_error
+from support import passes, tiny, versions
+from support.oracle import LOSSES, relative_error
 
 from truncation_guard import TruncationGuardCallback
 

@@ -7,12 +7,18 @@ TRL itself on a batch that holds the kept rows and nothing else.
 import math
 from dataclasses import replace
 
-import passes
 import pytest
-import tiny
 import torch
-import versions
-from oracle import DIVIDE_BY_ROWS, DIVIDE_BY_TOKENS, LOSSES, Setting, gradient, loss, relative_error
+from support import passes, tiny, versions
+from support.oracle import (
+    DIVIDE_BY_ROWS,
+    DIVIDE_BY_TOKENS,
+    LOSSES,
+    Setting,
+    gradient,
+    loss,
+    relative_error,
+)
 
 from truncation_guard import TruncationGuardCallback
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
+from support import tiny
 
 from truncation_guard import TruncationGuardCallback
 

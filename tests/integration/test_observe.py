@@ -9,12 +9,11 @@ import json
 import random
 
 import numpy as np
-import passes
 import pytest
-import tiny
 import torch
 from datasets import Dataset
-from oracle import flat_gradient
+from support import passes, tiny
+from support.oracle import flat_gradient
 from transformers import TrainerCallback
 
 from truncation_guard import TruncationGuardCallback

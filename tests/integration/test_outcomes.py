@@ -6,10 +6,9 @@ import statistics
 from itertools import count
 
 import pytest
-import tiny
 import torch
-import versions
 from datasets import Dataset
+from support import tiny, versions
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -6,12 +6,11 @@ Also: in every mode TRL's completions table shows the advantages that are really
 import math
 import statistics
 
-import passes
 import pytest
-import tiny
 import torch
 from datasets import Dataset
 from pyarrow.parquet import read_table
+from support import passes, tiny
 
 from truncation_guard import TruncationGuardCallback
 

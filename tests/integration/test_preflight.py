@@ -11,17 +11,16 @@ import json
 import random
 from typing import Any
 
-import chats
 import numpy as np
 import pytest
-import tiny
 import torch
 from datasets import Dataset, IterableDataset
+from support import chats, tiny
 from transformers import TrainerCallback
 from trl.rewards import get_soft_overlong_punishment
 
-from truncation_guard.preflight import check_setup
-from truncation_guard.trainer_hooks import find_trainer
+from truncation_guard.preflight.setup import check_setup
+from truncation_guard.trainer.hooks import find_trainer
 
 MODES = ("observe", "downweight", "exclude", "penalize")
 TIMING = ("_runtime", "_per_second", "step_time", "preparation_time")

@@ -10,12 +10,10 @@ import json
 import math
 from typing import Any
 
-import oracle
 import pytest
-import tiny
 import torch
-from integration import canned
-from integration.distributed import Launch, launch
+from support import canned, oracle, tiny
+from support.distributed import Launch, launch
 
 from truncation_guard import TruncationGuardCallback
 

@@ -10,19 +10,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny
 import torch
-import versions
 from datasets import Dataset, IterableDataset
 from integration.test_observe import Gradients, Sampled, same
 from integration.test_outcomes import TURNS, Environment, chat_trainer
-from stand_ins import vllm
+from support import tiny, versions
+from support.stand_ins import vllm
 from transformers import LlamaForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.profiling.from_rollouts import profile_rollouts
-from truncation_guard.trainer_limits import get_limit
+from truncation_guard.profiling.rollouts.profile_rollouts import profile_rollouts
+from truncation_guard.trainer.limit import get_limit
 
 TIMING = ("_runtime", "_per_second", "step_time", "preparation_time")
 WORDS = Dataset.from_dict({"prompt": ["w3", "w4 w5 w6", "w7 w8", "w9"] * 8})
@@ -201,7 +200,8 @@ def test_a_profile_in_between_would_show_if_it_were_not_put_back(tmp_path, monke
 
     without = train(tmp_path, "grpo", "never", max_steps=2)[0]
     monkeypatch.setattr(
-        "truncation_guard.profiling.from_rollouts.put_back", lambda trainer: nullcontext()
+        "truncation_guard.profiling.rollouts.profile_rollouts.put_back",
+        lambda trainer: nullcontext(),
     )
     changed = same(without, train(tmp_path, "grpo", "between", max_steps=2)[0])
     assert {"log", "gradients", "weights", "torch", "numpy", "python", "tokens"} <= set(changed)

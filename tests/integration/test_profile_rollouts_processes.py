@@ -6,7 +6,7 @@ Twelve completions make a generation batch, six on each process; groups of four 
 from __future__ import annotations
 
 import pytest
-from integration.distributed import Launch, launch
+from support.distributed import Launch, launch
 
 
 @pytest.fixture(scope="module")

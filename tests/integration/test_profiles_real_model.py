@@ -10,8 +10,8 @@ import pytest
 from integration import test_real_model
 from trl import GRPOConfig, GRPOTrainer
 
-from truncation_guard.profiling.from_completions import profile_completions
-from truncation_guard.profiling.from_rollouts import profile_rollouts
+from truncation_guard.profiling.finished_run import profile_completions
+from truncation_guard.profiling.rollouts.profile_rollouts import profile_rollouts
 
 pytestmark = pytest.mark.real_model
 

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-import versions
 from datasets import Dataset
-from integration.distributed import launch
 from integration.test_outcomes import CALL, END, LONG, TURNS, chat_model, chat_trainer
+from support import tiny, versions
+from support.distributed import launch
 from transformers import TrainerCallback
 
 from truncation_guard import TruncationGuardCallback, set_max_completion_length
 from truncation_guard.record import FILE_NAME, read_record
-from truncation_guard.trainer_limits import get_limit, raise_limit
+from truncation_guard.trainer.limit import get_limit, raise_limit
 
 WINDOW = 64
 """Completions, of which a generation batch has 8."""

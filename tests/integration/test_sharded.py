@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from integration import canned
-from integration.distributed import Launch, launch
+from support import canned
+from support.distributed import Launch, launch
 
 from truncation_guard import TruncationGuardCallback
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from vllm_engine.engine import serve
+from support.vllm_engine import serve
 
 
 @pytest.fixture(scope="session")

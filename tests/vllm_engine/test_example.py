@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from vllm_engine.engine import launch
+from support.vllm_engine import launch
 
 pytestmark = pytest.mark.vllm
 

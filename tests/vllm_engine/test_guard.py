@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_engine.engine import EOS, GENERATIONS, WINDOW, launch, words
+from support.vllm_engine import EOS, GENERATIONS, WINDOW, launch, words
 
 pytestmark = pytest.mark.vllm
 

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from vllm_engine.engine import GENERATIONS, WINDOW, launch
+from support.vllm_engine import GENERATIONS, WINDOW, launch
 
 pytestmark = pytest.mark.vllm
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
-from vllm_engine.engine import launch
+from support.vllm_engine import launch
 
 pytestmark = pytest.mark.vllm
 

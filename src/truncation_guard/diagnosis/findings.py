@@ -9,9 +9,9 @@ from collections.abc import Callable
 from truncation_guard.diagnosis.finding import Evidence, Finding, Severity
 from truncation_guard.diagnosis.further import further_findings
 from truncation_guard.diagnosis.measures import NOTABLE, Measures
-from truncation_guard.diagnosis.trace import RunTrace
+from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.wording import word
-from truncation_guard.lengths import LengthSample
+from truncation_guard.lengths.sample import LengthSample
 
 MUCH = 0.25
 """Share of truncated completions from which on hardly a group is untouched."""

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from truncation_guard.diagnosis.finding import Evidence, Finding
 from truncation_guard.diagnosis.measures import CLEAR, NOTABLE, Measures
 from truncation_guard.diagnosis.phases import phases
-from truncation_guard.diagnosis.trace import RunTrace
+from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.wording import word
 
 _MUCH = 0.25

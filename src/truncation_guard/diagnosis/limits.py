@@ -7,7 +7,7 @@ length. Only a completion as long as the limit was cut by it, and the lengths bo
 from dataclasses import dataclass
 
 from truncation_guard.diagnosis.phases import PRINTED, last_phase, settle_limits
-from truncation_guard.diagnosis.trace import RunTrace, Under, Window
+from truncation_guard.diagnosis.run import RunTrace, Under, Window
 
 _MANY = 0.5
 _NEAR = 0.9

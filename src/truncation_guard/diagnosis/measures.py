@@ -12,7 +12,7 @@ from statistics import fmean, pvariance
 
 from truncation_guard.diagnosis.limits import Limit, below_share, cut_share, find_limit
 from truncation_guard.diagnosis.phases import last_phase
-from truncation_guard.diagnosis.trace import RunTrace, Window
+from truncation_guard.diagnosis.run import RunTrace, Window
 
 PARTS = 5
 NOTABLE = 0.05

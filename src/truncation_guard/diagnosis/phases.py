@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from truncation_guard.diagnosis.trace import RunTrace, Standing, Under, Window
+from truncation_guard.diagnosis.run import RunTrace, Standing, Under, Window
 
 FEW = 0.2
 """Share of the entries that the longest length has to come back in, to be taken for the limit."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from truncation_guard.diagnosis.diagnosing import Diagnosis
+    from truncation_guard.diagnosis.diagnose import Diagnosis
 
 _ORDER = ("problem", "warning", "unknown", "fine")
 _SOURCES = {

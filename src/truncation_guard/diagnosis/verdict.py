@@ -12,7 +12,7 @@ from truncation_guard.diagnosis.finding import Finding, share_text, unit_text
 from truncation_guard.diagnosis.findings import MUCH
 from truncation_guard.diagnosis.further_wording import TOKENS_OF_AN_ENVIRONMENT
 from truncation_guard.diagnosis.measures import NOTABLE, Course, Measures
-from truncation_guard.diagnosis.trace import RunTrace
+from truncation_guard.diagnosis.run import RunTrace
 
 Answer = Literal["is", "is not", "may be"]
 

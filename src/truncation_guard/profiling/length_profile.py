@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from truncation_guard.checks import check_positive
-from truncation_guard.histograms import Bin, bin_lengths
-from truncation_guard.lengths import LengthSample
-from truncation_guard.profiling import view
-from truncation_guard.recommendations import LimitRecommendation, round_up
+from truncation_guard.lengths.histogram import Bin, bin_lengths
+from truncation_guard.lengths.recommendation import LimitRecommendation, round_up
+from truncation_guard.lengths.sample import LengthSample
+from truncation_guard.profiling import tables
 
 Source = Literal["reference", "rollouts", "completions"]
 
@@ -153,7 +153,7 @@ class LengthProfile:
         Raises:
             ImportError: without matplotlib, which the extra `plot` installs.
         """
-        from truncation_guard.plots import plot_lengths
+        from truncation_guard.profiling.plot import plot_lengths
 
         plot_lengths(self, path, coverage, multiple_of)
 
@@ -173,15 +173,15 @@ class LengthProfile:
 
     def __str__(self) -> str:
         """The tables as plain text."""
-        return view.to_text(self)
+        return tables.to_text(self)
 
     def __rich__(self) -> Any:
         """The tables for rich."""
-        return view.render(self)
+        return tables.render(self)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What a notebook shows."""
-        return {"text/plain": str(self), "text/html": view.to_html(self)}
+        return {"text/plain": str(self), "text/html": tables.to_html(self)}
 
     def _room(self) -> int | None:
         """What the longest prompt leaves of the context window."""

@@ -1,0 +1,118 @@
+"""`diagnose`: a run's folder, state or log in, a `Diagnosis` out.
+
+The one idea: reading, measuring, judging and showing know nothing of each other; this is where
+they meet.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from truncation_guard.diagnosis import report
+from truncation_guard.diagnosis.finding import Finding
+from truncation_guard.diagnosis.findings import find_all, is_bad
+from truncation_guard.diagnosis.limits import drop_lengths_without_the_cut
+from truncation_guard.diagnosis.measures import Measures, measure
+from truncation_guard.diagnosis.readers.sources import read_run
+from truncation_guard.diagnosis.run import RunTrace
+from truncation_guard.diagnosis.verdict import Verdict, judge
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis:
+    """What a run left behind says about truncation: `str`, rich and notebooks show a table."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """The checklist, and what else was found."""
+    trace: RunTrace
+    """The run, as far as it is known."""
+    measures: Measures
+    """The figures that the findings are from."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether truncation is not what holds it back, and there is nothing else to look into.
+
+        A single answer that is unknown does not count against a run; one that does not tell
+        whether completions were cut off is not healthy.
+        """
+        is_any_bad = any(is_bad(finding.severity) for finding in self.findings)
+        return self.verdict.answer == "is not" and not is_any_bad
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values, but for the run itself."""
+        return {
+            "path": self.trace.path,
+            "source": self.trace.source,
+            "healthy": self.healthy,
+            "verdict": {"answer": self.verdict.answer, "reason": self.verdict.reason},
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "notes": list(self.trace.notes),
+        }
+
+    def plot(self, path: str | Path) -> None:
+        """Draw truncated share, lengths and reward over the steps into a PNG file.
+
+        Raises:
+            ImportError: without matplotlib, which the extra `plot` installs.
+        """
+        from truncation_guard.diagnosis.plot import plot_run
+
+        plot_run(self, path)
+
+    def __repr__(self) -> str:
+        """The verdict, and the codes to look into."""
+        codes = [finding.code for finding in self.findings if is_bad(finding.severity)]
+        return f"Diagnosis(answer={self.verdict.answer!r}, source={self.trace.source!r}, {codes=})"
+
+    def __str__(self) -> str:
+        """The report as plain text."""
+        return report.to_text(self)
+
+    def __rich__(self) -> Any:
+        """The report for rich."""
+        return report.render(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What a notebook shows."""
+        return {"text/plain": str(self), "text/html": report.to_html(self)}
+
+
+def diagnose(path: str | Path) -> Diagnosis:
+    """Why a run did not learn, as far as truncation goes, from what it left behind.
+
+    Read is, in this order of trust:
+
+    1. `truncation_guard.jsonl`, the guard's record: exact counts and lengths of every batch. Of
+       several trainings the last one counts, what was done again after a resume counts once.
+       A state that goes on where the record ends, or that a later run wrote, goes before it.
+    2. `trainer_state.json`, of the checkpoint that got furthest. TRL's `completions/*` are means
+       over the generation batches of a log window. What they hide is put right where that is exact
+       (a `mean_terminated_length` of 0 for "none"), and otherwise left open.
+    3. A training log, with the lines that `Trainer` prints.
+    4. `completions/*.parquet`: rewards and advantages alone, for text is not tokens.
+
+    Args:
+        path: an output folder, a `truncation_guard.jsonl`, a `trainer_state.json`, a log, or a
+            completions table. Of a run of GRPOTrainer or RLOOTrainer.
+
+    Returns:
+        The verdict and the findings. `print` it, or see `to_dict` and `plot`.
+
+    Raises:
+        FileNotFoundError: where there is no such file or folder, or nothing to read in it.
+        OSError: for what cannot be opened.
+        ValueError: for what cannot be read, or tells nothing about rollouts.
+    """
+    trace = read_run(Path(path))
+    if trace.with_tools and not trace.guarded:
+        trace.notes.append(
+            "Tools were called: TRL leaves their tokens out of the lengths, so a completion may be "
+            "cut and yet be shorter than the limit."
+        )
+    drop_lengths_without_the_cut(trace)
+    measures = measure(trace)
+    findings = find_all(trace, measures)
+    return Diagnosis(judge(trace, measures, findings), findings, trace, measures)

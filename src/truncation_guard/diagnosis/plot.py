@@ -1,0 +1,140 @@
+"""The picture of a run, for the extra `plot`: truncation, lengths and reward over its steps.
+
+The one idea: three axes, one above the other, over the same steps, so that the eye finds what goes
+together; readable in grey.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from truncation_guard.diagnosis.limits import cut_share
+from truncation_guard.diagnosis.run import Window
+from truncation_guard.pictures import import_figure
+
+if TYPE_CHECKING:
+    from truncation_guard.diagnosis.diagnose import Diagnosis
+
+_MOST_POINTS = 1000
+"""More of them do not show on a picture of this width; neighbours are averaged then."""
+_FEW_POINTS = 30
+"""So few are marked one by one."""
+
+
+def plot_run(diagnosis: "Diagnosis", path: str | Path) -> None:
+    """Draw share truncated, lengths with the limit, and reward into a PNG file.
+
+    Args:
+        diagnosis: of the run.
+        path: where the file goes.
+
+    Raises:
+        ImportError: without matplotlib.
+    """
+    figure = import_figure()(figsize=(8, 8), layout="constrained")
+    trace = diagnosis.trace
+    top, middle, bottom = figure.subplots(3, sharex=True)
+    _draw_shares(top, diagnosis)
+    _draw_lengths(middle, diagnosis)
+    _draw(bottom, trace.training, lambda w: w.reward, "training", color="black")
+    _draw_evaluation(bottom, trace.evaluation, lambda w: w.reward)
+    bottom.set_ylabel("mean reward")
+    bottom.set_xlabel("optimizer step" if trace.steps_known else "log entry (steps are not known)")
+    for axes in (top, middle, bottom):
+        axes.grid(color="0.9")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        else:
+            axes.set_yticks([])
+            axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center")
+    verdict = f"truncation {diagnosis.verdict.answer} what holds this run back"
+    figure.suptitle(f"{verdict}\n{trace.path}", fontsize="medium", wrap=True)
+    figure.align_ylabels()
+    figure.savefig(path, format="png", dpi=150)
+
+
+def _draw_shares(axes: Any, diagnosis: "Diagnosis") -> None:
+    trace = diagnosis.trace
+
+    def cut(window: Window) -> float | None:
+        share = cut_share(window, trace.with_tools)
+        return None if share is None else 100 * share
+
+    name = "training, at most" if diagnosis.measures.bounded else "training"
+    _draw(axes, trace.training, cut, name, color="black")
+    _draw_evaluation(axes, trace.evaluation, cut)
+    axes.set_ylim(-4, 104)
+    axes.set_ylabel("truncated completions (%)")
+
+
+def _draw_lengths(axes: Any, diagnosis: "Diagnosis") -> None:
+    training, limit = diagnosis.trace.training, diagnosis.measures.limit
+    assumed = ", assumed" if limit.assumed else ""
+    _draw(axes, training, lambda w: w.max_length, "longest", color="0.55", linestyle=":")
+    _draw(axes, training, lambda w: w.mean_length, "mean", color="black")
+    _draw(
+        axes,
+        training,
+        lambda w: w.terminated_length(_tokens(w)),
+        "mean of those\nthat ended",
+        color="0.45",
+        linestyle="--",
+    )
+    evaluation = diagnosis.trace.evaluation
+    _draw_evaluation(axes, evaluation, lambda w: w.mean_length, "evaluation, mean")
+    style = {"color": "black", "linewidth": 3, "alpha": 0.35}
+    if len({_tokens(window) for window in training} - {None}) > 1:
+        _draw(axes, training, _tokens, f"limit{assumed}", **style)
+    elif limit.tokens is not None and axes.lines:
+        axes.axhline(limit.tokens, label=f"limit{assumed}", **style)
+    axes.margins(y=0.1)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("length (tokens)")
+
+
+def _tokens(window: Window) -> int | None:
+    return None if window.under is None else window.under.tokens
+
+
+def _draw(
+    axes: Any,
+    windows: Sequence[Window],
+    figure: Callable[[Window], float | None],
+    label: str,
+    **style: Any,
+) -> None:
+    points = _points(windows, figure)
+    if points:
+        marker = "." if len(points) <= _FEW_POINTS else None
+        axes.plot(*zip(*points, strict=True), marker=marker, label=label, **style)
+
+
+def _draw_evaluation(
+    axes: Any,
+    windows: Sequence[Window],
+    figure: Callable[[Window], float | None],
+    label: str = "evaluation",
+) -> None:
+    points = _points(windows, figure)
+    if points:
+        steps, values = zip(*points, strict=True)
+        axes.plot(steps, values, "s", color="black", markerfacecolor="white", label=label)
+
+
+def _points(
+    windows: Sequence[Window], figure: Callable[[Window], float | None]
+) -> list[tuple[float, float]]:
+    """(step, value), the values of one step averaged, and of neighbours where there are many."""
+    values: dict[float, list[float]] = {}
+    for number, window in enumerate(windows, start=1):
+        if (value := figure(window)) is not None:
+            values.setdefault(number if window.step is None else window.step, []).append(value)
+    points = [(step, sum(of_step) / len(of_step)) for step, of_step in values.items()]
+    every = -(len(points) // -_MOST_POINTS)
+    if every < 2:
+        return points
+    parts = [points[start : start + every] for start in range(0, len(points), every)]
+    return [
+        (sum(step for step, _ in part) / len(part), sum(value for _, value in part) / len(part))
+        for part in parts
+    ]

@@ -1,0 +1,1 @@
+"""What a run left behind, read into one form."""

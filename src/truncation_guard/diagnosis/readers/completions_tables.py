@@ -1,0 +1,94 @@
+"""TRL's completions tables: where there is nothing else, at least rewards and advantages.
+
+The one idea: a table holds text and no tokens, so it says nothing about lengths or about how a
+completion ended, and nothing is made up for them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from truncation_guard.completions_tables import reading
+from truncation_guard.diagnosis.run import RunTrace, Window, number
+
+_NOT_REWARDS = ("step", "prompt", "completion", "advantage")
+
+
+def read_tables(folder: Path, files: Sequence[Path]) -> RunTrace:
+    """The run that completions tables tell of.
+
+    Args:
+        folder: for the trace.
+        files: in the order of their steps.
+
+    Raises:
+        ValueError: for what is no parquet table or lacks a column.
+    """
+    windows = [_window(file) for file in files]
+    several = sum(reward is None for _, reward in windows)
+    training = [window for window, _ in windows]
+    for window, reward in windows:
+        window.reward = reward
+    notes = [
+        "Completions tables hold text, not tokens: neither lengths nor endings are known from them."
+    ]
+    if several:
+        notes.append(
+            "How the columns of rewards add up to the reward is not in the tables, so it is left "
+            "out."
+        )
+    return RunTrace(source="tables", path=str(folder), training=training, notes=notes)
+
+
+def _window(file: Path) -> tuple[Window, float | None]:
+    """What a table says of its step, and the mean reward where there is one column of rewards."""
+    columns = _columns(file)
+    steps, advantages = (_numbers(file, name, columns[name]) for name in ("step", "advantage"))
+    groups: list[bool] = []
+    for row, (prompt, advantage) in enumerate(zip(columns["prompt"], advantages, strict=True)):
+        if not row or prompt != columns["prompt"][row - 1]:
+            groups.append(True)
+        groups[-1] &= not advantage
+    window = Window(
+        step=max((step for step in steps if step is not None), default=None),
+        silent_groups=sum(groups) / len(groups) if groups else None,
+    )
+    rewards = [values for name, values in columns.items() if name not in _NOT_REWARDS]
+    cells = rewards[0] if len(rewards) == 1 else []
+    given = [value for cell in cells if (value := number(cell)) is not None]
+    return window, fmean(given) if given else None
+
+
+def _numbers(file: Path, name: str, values: Sequence[Any]) -> list[float | None]:
+    """A column of numbers, which may be written as text; None for what is not there, or NaN."""
+    found = [number(value) for value in values]
+    strange = [v for v, n in zip(values, found, strict=True) if n is None and isinstance(v, str)]
+    if strange:
+        raise ValueError(
+            f"{file} has {strange[0]!r} in its column {name}, which is no number. Pass tables that "
+            "TRL wrote with log_completions=True."
+        )
+    return found
+
+
+def _columns(file: Path) -> dict[str, list[Any]]:
+    """The columns that a table must have, and those of numbers."""
+    from pyarrow import parquet, types
+
+    with reading(file):
+        schema = parquet.read_schema(file)
+        missing = [name for name in _NOT_REWARDS if name not in schema.names]
+        if missing:
+            raise ValueError(
+                f"{file} has no column {', '.join(missing)}, only {', '.join(schema.names)}. Pass "
+                "tables that TRL wrote with log_completions=True."
+            )
+        numbers = [
+            field.name
+            for field in schema
+            if types.is_floating(field.type) and field.name != "advantage"
+        ]
+        wanted = ["step", "prompt", "advantage", *numbers]
+        columns: dict[str, list[Any]] = parquet.read_table(file, columns=wanted).to_pydict()
+    return columns

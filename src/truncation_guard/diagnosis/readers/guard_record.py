@@ -1,0 +1,140 @@
+"""`truncation_guard.jsonl`: the guard's own record, exact counts of every generation batch.
+
+The one idea: nothing has to be put right here; a batch becomes a window with its weight.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from truncation_guard.diagnosis.run import RunTrace, Window, number
+from truncation_guard.lengths.sample import LengthSample
+from truncation_guard.record import RecordedRun, batch_lengths, read_record
+
+_MOST = 10**15
+_LAST_PART = 5
+_ENOUGH = 512
+"""Completions; with fewer in the last fifth the sample reaches further back."""
+
+
+def read_guard_record(path: Path) -> RunTrace:
+    """The last training of a record; the last evaluation where there is none.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: without a batch that can be read.
+    """
+    runs = [run for run in read_record(path) if run.batches]
+    if not runs:
+        raise ValueError(
+            f"{path} has no generation batch. Pass the record of a run that got to its first step."
+        )
+    run = next((run for run in reversed(runs) if run.trained), runs[-1])
+    trace = _to_trace(run, path)
+    if len(runs) > 1:
+        which = "" if run is runs[-1] else " that trained"
+        trace.notes.append(f"The record holds {len(runs)} runs; this is the last one{which}.")
+    return trace
+
+
+def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
+    training: list[Window] = []
+    evaluation: list[Window] = []
+    batches: list[Mapping[str, Any]] = []
+    unreadable = 0
+    for (split, step, _), batch in sorted(run.batches.items(), key=lambda item: item[0][1:]):
+        try:
+            batch = {**batch, "limit": _whole(batch["limit"], least=1, or_none=True)}
+            window = _window(batch, _whole(step))
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+            unreadable += 1
+            continue
+        (training if split == "train" else evaluation).append(window)
+        if split == "train":
+            batches.append(batch)
+    if not training and not evaluation:
+        raise ValueError(
+            f"{path} has {unreadable} generation batches without their counts or lengths. Pass a "
+            "record as a TruncationGuardCallback wrote it."
+        )
+    limits = [window.limit for window in training or evaluation if window.limit is not None]
+    mode = batches[-1].get("mode") if batches else run.start.get("mode")
+    notes = [f"{unreadable} generation batches could not be read."] if unreadable else []
+    if run.torn:
+        notes.append(f"{run.torn} lines of the record are no JSON and were passed over.")
+    return RunTrace(
+        source="record",
+        path=str(path),
+        training=training,
+        evaluation=evaluation,
+        limit=limits[-1] if limits else None,
+        mode=mode if isinstance(mode, str) else None,
+        truncated_weight=number(run.start.get("truncated_weight")),
+        guarded=True,
+        sample=_recent_sample(batches),
+        notes=notes,
+    )
+
+
+def _window(batch: Mapping[str, Any], step: int | None) -> Window:
+    ended, cut = (batch_lengths(batch, name) for name in ("ended", "cut"))
+    completions = ended.total() + cut.total()
+    causes = batch["causes"]
+    silent, groups = batch["groups_without_signal"], batch["groups"]
+    counted = [batch["truncated"], batch["stopped"], causes["context"], causes["tool"]]
+    if max(counted) > completions or (silent or 0) > groups:
+        raise ValueError("more than there are")
+    for number_of in (completions, groups, silent or 0, *counted, *ended, *cut):
+        _whole(number_of)
+    lengths = [*ended, *cut]
+    tokens = sum(n * count for part in (ended, cut) for n, count in part.items())
+    terminated = sum(n * count for n, count in ended.items())
+    return Window(
+        step=step,
+        completions=completions,
+        truncated=batch["truncated"] / completions,
+        elsewhere=(causes["context"] + causes["tool"]) / completions,
+        stopped=batch["stopped"] / completions,
+        mean_length=tokens / completions,
+        max_length=max(lengths),
+        ended_length=terminated / ended.total() if ended else None,
+        reward=number(batch["reward"]),
+        silent_groups=None if silent is None else silent / groups,
+        limit=batch["limit"],
+    )
+
+
+def _whole(value: Any, *, least: int = 0, or_none: bool = False) -> int | None:
+    """A count or a length.
+
+    Raises:
+        ValueError: for what is none, or beyond what any run has.
+    """
+    if value is None and or_none:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise ValueError(f"{value!r} is no whole number")
+    if not least <= value <= _MOST:
+        raise ValueError(f"{value!r} is beyond what any run has")
+    return int(value)
+
+
+def _recent_sample(batches: Sequence[Mapping[str, Any]]) -> LengthSample | None:
+    """The lengths of the last fifth of what was written under the last limit.
+
+    The model changes during a run: what it writes at the end is what a limit has to hold.
+    """
+    if not batches:
+        return None
+    under = len(batches)
+    while under and batches[under - 1]["limit"] == batches[-1]["limit"]:
+        under -= 1
+    parts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    last = batches[under:]
+    for taken, batch in enumerate(reversed(last)):
+        if taken >= len(last) / _LAST_PART and sum(part.total() for part in parts) >= _ENOUGH:
+            break
+        for part, name in zip(parts, ("ended", "cut"), strict=True):
+            part.update(batch_lengths(batch, name))
+    return LengthSample.from_histograms(*parts)

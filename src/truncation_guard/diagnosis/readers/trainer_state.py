@@ -1,0 +1,140 @@
+"""`trainer_state.json`: the log of a run as `Trainer` saves it with each checkpoint.
+
+The one idea: `log_history` can be hundreds of megabytes, so its entries are decoded one by one out
+of a moving window over the file, and only what a check looks at is kept of them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from truncation_guard.diagnosis.phases import settle_logged_limits
+from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
+from truncation_guard.diagnosis.run import RunTrace, Window, to_window
+
+_CHUNK = 1 << 20
+_LONGEST_ENTRY = 16 << 20
+"""Characters; what does not decode for so long is broken."""
+_HISTORY = re.compile(r'"log_history"\s*:\s*\[')
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+class _StateFile:
+    """The entries of `log_history` by iteration; after that the other items, or what is wrong."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.others: dict[str, Any] = {}
+        self.broken: str | None = None
+        self._file = file
+
+    def __iter__(self) -> Iterator[Any]:
+        head = self._file.read(_CHUNK)
+        start = _HISTORY.search(head)
+        if start is None:
+            self.broken = "it has no log_history"
+            return
+        decode = json.JSONDecoder().raw_decode
+        text, position = head, start.end()
+        while True:
+            between = _BETWEEN.match(text, position)
+            position = position if between is None else between.end()
+            if text.startswith("]", position):
+                break
+            try:
+                entry, position = decode(text, position)
+            except RecursionError:
+                self.broken = "an entry of its log_history is nested too deeply"
+                return
+            except ValueError as error:
+                more = self._file.read(_CHUNK)
+                if not more or len(text) - position > _LONGEST_ENTRY:
+                    self.broken = f"its log_history breaks off ({error})"
+                    return
+                text, position = text[position:] + more, 0
+                continue
+            yield entry
+        self._read_others(head[: start.end()] + text[position:] + self._file.read())
+
+    def _read_others(self, text: str) -> None:
+        try:
+            self.others = json.loads(text)
+        except RecursionError:
+            self.broken = "what follows its log_history is nested too deeply"
+        except ValueError as error:
+            self.broken = f"it breaks off after its log_history ({error})"
+
+
+def read_trainer_state(path: Path) -> RunTrace:
+    """The run that a `trainer_state.json` tells of.
+
+    Of a file that is broken the entries before the break count, and a note says so.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: without an entry about rollouts.
+    """
+    entries: list[tuple[bool, Window]] = []
+    with_tools = False
+    number = 0
+    with path.open(encoding="utf-8", errors="replace") as file:
+        state = _StateFile(file)
+        for number, metrics in enumerate(state, start=1):  # noqa: B007  # counted past the loop
+            found = to_window(metrics) if isinstance(metrics, dict) else None
+            if found is not None:
+                entries.append(found[:2])
+                with_tools |= found[2]
+    if not entries:
+        raise ValueError(_why_nothing(path, state.broken, number))
+    kept, notes = drop_what_was_done_again(entries, lambda entry: entry[1].step)
+    if state.broken is not None:
+        notes.append(f"{path} is broken: {state.broken}. What comes before was read.")
+    training = [window for is_training, window in kept if is_training]
+    evaluation = [window for is_training, window in kept if not is_training]
+    for of_split in (training, evaluation):
+        settle_logged_limits(of_split)
+    recorded = [window.limit for window in training if window.limit is not None]
+    guarded = any(window.truncated is not None for _, window in kept)
+    return RunTrace(
+        source="trainer_state",
+        path=str(path),
+        training=training,
+        evaluation=evaluation,
+        limit=recorded[-1] if recorded else None,
+        guarded=guarded,
+        warned=codes_said(state.others) or (None if guarded else {}),
+        with_tools=with_tools,
+        broken=state.broken is not None,
+        notes=notes,
+    )
+
+
+def codes_said(state: Mapping[str, Any]) -> dict[str, int]:
+    """The codes of which the guard wrote a WARN line, as far as its saved state knows them."""
+    callbacks = state.get("stateful_callbacks")
+    codes: dict[str, int] = {}
+    for saved in callbacks.values() if isinstance(callbacks, dict) else ():
+        for one in saved if isinstance(saved, list) else [saved]:
+            said = _inside(one, "attributes", "restored_state", "monitor", "said")
+            codes |= {str(code).removeprefix("eval/"): 1 for code in said}
+    return codes
+
+
+def _inside(value: Any, *names: str) -> dict[str, Any]:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _why_nothing(path: Path, broken: str | None, entries: int) -> str:
+    remedy = (
+        "Pass the trainer_state.json of a run of GRPOTrainer or RLOOTrainer that logged at least "
+        "once, or its output folder."
+    )
+    if broken is not None and not entries:
+        return f"{path} cannot be read as a trainer_state.json: {broken}. {remedy}"
+    return (
+        f"{path} has {entries} log entries, and none of them has a reward or completions/*. "
+        f"{remedy}"
+    )

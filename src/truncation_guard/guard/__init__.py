@@ -1,0 +1,1 @@
+"""One generation batch on its way through a training."""

@@ -1,0 +1,1 @@
+"""Lengths of the answers in a data set."""

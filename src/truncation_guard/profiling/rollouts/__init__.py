@@ -1,0 +1,1 @@
+"""Lengths of the completions that the trainer's model writes."""

@@ -1,0 +1,1 @@
+"""From counts to metrics, decisions and WARN lines; knows no trainer."""

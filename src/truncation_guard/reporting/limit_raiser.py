@@ -1,0 +1,210 @@
+"""Whether the limit is to be raised, and to what.
+
+The one idea: a raise costs every later rollout, so it takes two full windows, and the second must
+not be better than the first. Only counts that every process has go in, and no fit is made: all
+processes come to the same number.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.recommendation import advise
+from truncation_guard.lengths.sample import LengthSample
+from truncation_guard.reporting.monitor import find_obstacle
+from truncation_guard.reporting.window import from_pairs, to_pairs
+
+Reason = Literal["observed", "doubled", "no-room", "no-effect"]
+
+_STILL = 0.9
+"""A raise had no effect where at least this share of the truncated share is left."""
+_CLEARLY_ENDING = 0.2
+"""Where fewer than this share end at all, the limit may be far below every length."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitDecision:
+    """What two full windows say about the limit."""
+
+    before: int
+    """The limit in tokens that they were written under."""
+    after: int | None
+    """The limit to be set; None where it stays, because length is not the cause."""
+    reason: Reason
+    """`"observed"`: `after` holds the coverage by what was seen. `"doubled"`: that is not
+    identified. `"no-room"`: nothing above `before` is allowed. `"no-effect"`: the last raise left
+    the truncated share where it was."""
+    shares: tuple[float, float]
+    """Truncated shares of the two windows."""
+    share_before_raise: float | None
+    """Truncated share before the limit was last doubled; None where it was not, or that helped."""
+    completions: int
+    """Completions in both windows."""
+    ceiling: int
+    """The limit that is never passed."""
+    longest_prompt: int
+    """In tokens: what it leaves of the context window is not passed either."""
+
+
+def least_raise(limit: int) -> int:
+    """The lowest limit in tokens that is worth a raise: a quarter more."""
+    return -(-limit * 5 // 4)
+
+
+class LimitRaiser:
+    """Decides after each window, alike on every process.
+
+    Args:
+        ceiling: the limit in tokens that is never passed.
+        warn_above: truncated share above which a window counts as bad.
+        window: completions of a window.
+        coverage: share of completions that the limit is to hold.
+    """
+
+    def __init__(self, *, ceiling: int, warn_above: float, window: int, coverage: float) -> None:
+        self._ceiling = ceiling
+        self._warn_above = warn_above
+        self._size = window
+        self._coverage = coverage
+        self._limit: int | None = None
+        self._ended: Counter[int] = Counter()
+        self._cut: Counter[int] = Counter()
+        self._bad_window: tuple[Counter[int], Counter[int]] | None = None
+        """The window before this one, where it was a bad one."""
+        self._longest_prompt = 0
+        """In tokens, of those that any process knew of."""
+        self.raised_to: int | None = None
+        """The newest limit that was decided for, in tokens; None before the first, and where
+        somebody has set a lower one since."""
+        self._raised_from: int | None = None
+        """The limit that it was decided under; None once a batch was written under a higher one."""
+        self._share_before_raise: float | None = None
+        self._done: Reason | None = None
+        """Why the limit stays from now on, which has been said."""
+
+    def update(self, batch: BatchCounts) -> LimitDecision | None:
+        """Take a batch in; of an evaluation its prompts alone.
+
+        Returns:
+            A decision at the end of a second bad window; None otherwise.
+        """
+        self._longest_prompt = max(self._longest_prompt, batch.longest_prompt)
+        if not batch.training:
+            return None
+        if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
+            self._start_window()
+            self._bad_window, self._limit = None, batch.limit
+            if (batch.limit or 0) < (self._raised_from or self.raised_to or 0):
+                # Somebody has lowered it: what the last raise did says nothing any more.
+                self._share_before_raise = self._done = self.raised_to = None
+            self._raised_from = None
+        if find_obstacle(batch) is not None:  # which the monitor's lines speak of
+            return None
+        self._ended.update(batch.ended)
+        self._cut.update(batch.cut)
+        if batch.limit is None or self._ended.total() + self._cut.total() < self._size:
+            return None
+        earlier, newer = self._bad_window, (self._ended, self._cut)
+        share = _share(newer)
+        before_raise = self._share_before_raise
+        if before_raise is not None and share < _STILL * before_raise:
+            self._share_before_raise = None  # the raise worked; what comes later is another matter
+        self._bad_window = newer if share > self._warn_above else None
+        self._start_window()
+        if (
+            self._done is not None
+            or earlier is None
+            or not _share(earlier) <= share > self._warn_above
+        ):
+            return None
+        return self._decide(batch, batch.limit, earlier, newer)
+
+    def state(self) -> dict[str, Any]:
+        """Windows and history as JSON values."""
+        return {
+            "limit": self._limit,
+            "window": [to_pairs(self._ended), to_pairs(self._cut)],
+            "bad_window": self._bad_window and [to_pairs(part) for part in self._bad_window],
+            "raised_to": self.raised_to,
+            "share_before_raise": self._share_before_raise,
+            # Room there may be in the run that resumes: another ceiling, window or data.
+            "is_done": self._done == "no-effect",
+            "ceiling": self._ceiling,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` left off.
+
+        Raises:
+            Exception: of whatever kind, if `state` is damaged; nothing has changed then.
+        """
+        ended, cut = map(from_pairs, state["window"])
+        bad_window = None
+        if state["bad_window"] is not None:
+            bad_ended, bad_cut = map(from_pairs, state["bad_window"])
+            bad_window = (bad_ended, bad_cut)
+        limit, raised_to, share = (
+            state[name] for name in ("limit", "raised_to", "share_before_raise")
+        )
+        limit = None if limit is None else int(limit)
+        raised_to = None if raised_to is None else int(raised_to)
+        share = None if share is None else float(share)
+        # Another ceiling is another chance.
+        is_done = bool(state["is_done"]) and state["ceiling"] == self._ceiling
+        self._limit, self._bad_window, self._share_before_raise = limit, bad_window, share
+        self._ended, self._cut, self.raised_to = ended, cut, raised_to
+        self._done = "no-effect" if is_done else None
+
+    def _start_window(self) -> None:
+        self._ended, self._cut = Counter(), Counter()
+
+    def _decide(
+        self,
+        batch: BatchCounts,
+        limit: int,
+        earlier: tuple[Counter[int], Counter[int]],
+        newer: tuple[Counter[int], Counter[int]],
+    ) -> LimitDecision:
+        ended, cut = earlier[0] + newer[0], earlier[1] + newer[1]
+        share, before_raise = _share(newer), self._share_before_raise
+        after: int | None = None
+        reason: Reason
+        least = least_raise(limit)
+        room = self._ceiling
+        if batch.context_window is not None:
+            room = min(room, batch.context_window - self._longest_prompt)
+        if (
+            before_raise is not None
+            and share >= _STILL * before_raise
+            and share <= 1 - _CLEARLY_ENDING
+        ):
+            reason = "no-effect"
+        elif room < least:
+            reason = "no-room"
+        else:
+            advice = advise(LengthSample.from_histograms(ended, cut), limit, self._coverage)
+            reason = "doubled" if advice.quantile is None else "observed"
+            after = min(max(advice.next_limit or least, least), room)
+        self._done = reason if after is None else None
+        self._bad_window = None
+        if after is not None:
+            # Of a smaller step it is not said that it should have helped.
+            self._share_before_raise = share if after >= 2 * limit else None
+            self.raised_to, self._raised_from = after, limit
+        return LimitDecision(
+            before=limit,
+            after=after,
+            reason=reason,
+            shares=(_share(earlier), share),
+            share_before_raise=before_raise,
+            completions=ended.total() + cut.total(),
+            ceiling=self._ceiling,
+            longest_prompt=self._longest_prompt,
+        )
+
+
+def _share(window: tuple[Counter[int], Counter[int]]) -> float:
+    ended, cut = window
+    return cut.total() / (ended.total() + cut.total())

@@ -1,0 +1,209 @@
+"""From the counts of each batch to what the user sees: WARN lines, histograms, the record.
+
+The one idea: every process keeps the same books, so that all would decide alike; the main process
+alone writes.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from truncation_guard import record
+from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.recommendation import advise
+from truncation_guard.lengths.sample import LengthSample
+from truncation_guard.log import PREFIX, logger
+from truncation_guard.options import GuardOptions, Mode
+from truncation_guard.reporting import raise_wording, warn_lines
+from truncation_guard.reporting.limit_raiser import LimitDecision, LimitRaiser
+from truncation_guard.reporting.monitor import TruncationMonitor, Verdict
+from truncation_guard.reporting.warn_lines import SetupFinding
+
+
+class Reporter:
+    """Reports one training, and the evaluations in it.
+
+    Args:
+        options: the guard's settings.
+        mode: what is really done about truncated completions.
+        is_main_process: whether this process writes.
+        output_dir: where the record goes.
+    """
+
+    def __init__(
+        self, options: GuardOptions, mode: Mode, *, is_main_process: bool, output_dir: str
+    ) -> None:
+        self.advised_limit: int | None = None
+        """The limit in tokens to try, by the newest WARN line that named one."""
+        self.monitor = TruncationMonitor(
+            warn_above=options.warn_above,
+            window=options.window,
+            cooldown=options.cooldown,
+            coverage=options.coverage,
+            nothing_pushes_back=mode == "exclude"
+            or (mode == "downweight" and options.truncated_weight == 0.0),
+        )
+        self.raiser: LimitRaiser | None = None
+        """Decides about the limit, where it may be raised."""
+        if options.raise_limit_to is not None and options.warn_above is not None:
+            self.raiser = LimitRaiser(
+                ceiling=options.raise_limit_to,
+                warn_above=options.warn_above,
+                window=options.window,
+                coverage=options.coverage,
+            )
+        self.raised_to: int | None = None
+        """The limit in tokens that a checkpoint was written under, where it had been raised."""
+        self._options = options
+        self.mode: Mode = mode
+        self._is_main_process = is_main_process
+        self._record: Path | None = None
+        if options.record and is_main_process:
+            self._record = Path(output_dir) / record.FILE_NAME
+        self._total: BatchCounts | None = None
+        self._since_histogram: BatchCounts | None = None
+        self._histogram_step: int | None = None
+        self._evaluation: BatchCounts | None = None
+        self._newest: tuple[str, int, int] = ("", 0, 0)
+        """Split, step and number of the newest batch."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint has to hold, as JSON values."""
+        raiser = None if self.raiser is None else self.raiser.state()
+        return {"monitor": self.monitor.state(), "raiser": raiser}
+
+    def load_state(self, state: Any) -> list[str]:
+        """Go on where `state` left off; a part that is not there starts afresh.
+
+        Returns:
+            What is lost because its part is damaged.
+        """
+        parts = (
+            ("monitor", self.monitor, "the window and the cool-downs of the WARN lines"),
+            ("raiser", self.raiser, "the limit that it was raised to"),
+        )
+        if not isinstance(state, Mapping):
+            return [lost for _, part, lost in parts if part is not None]
+        damaged = []
+        with suppress(Exception):  # also where this run does not raise
+            self.raised_to = int(state["raiser"]["raised_to"])
+        for name, part, lost in parts:
+            if part is None or state.get(name) is None:
+                continue
+            try:
+                part.load_state(state[name])
+            except Exception:  # of whatever kind: anything may stand in a file
+                damaged.append(lost)
+        return damaged
+
+    def warn_of_setup(self, step: int, findings: Sequence[SetupFinding]) -> None:
+        """Write a WARN line for each thing that is wrong with the set-up."""
+        for finding in findings:
+            self.warn("config", step, finding.fact, finding.remedy, check=finding.kind)
+
+    def start(self, limit: int | None, resumed_from_step: int | None) -> None:
+        """A training, or an evaluation on its own, begins."""
+        if self._record is not None:
+            logger.info("%s recording every generation batch in %s", PREFIX, self._record)
+        weight = self._options.truncated_weight if self.mode == "downweight" else None
+        self._write(record.start_entry(self.mode, limit, resumed_from_step, weight))
+
+    def warn(self, code: str, step: int, fact: str, remedy: str, **figures: object) -> None:
+        """Write a WARN line that is about the set-up rather than a batch."""
+        if self._is_main_process and self._options.warn_above is not None:
+            line = warn_lines.plain_warn_line(code, step, self.mode, figures, fact, remedy)
+            logger.warning("%s", line)
+
+    def batch(self, counts: BatchCounts) -> LimitDecision | None:
+        """Take a generation batch in.
+
+        Returns:
+            What is to be done about the limit, where that was decided.
+        """
+        split = "train" if counts.training else "eval"
+        same_step = self._newest[:2] == (split, counts.step)
+        self._newest = (split, counts.step, self._newest[2] + 1 if same_step else 0)
+        self._write(record.batch_entry(counts, self.mode, self._newest[2]))
+        if not counts.training:
+            self._evaluation = counts if self._evaluation is None else self._evaluation + counts
+            return None if self.raiser is None else self.raiser.update(counts)
+        self._evaluation = None  # an evaluation that did not get to its end
+        self._total = counts if self._total is None else self._total + counts
+        self._say(self.monitor.update(counts))
+        self._histogram(counts)
+        return None if self.raiser is None else self.raiser.update(counts)
+
+    def say_decision(self, decision: LimitDecision, counts: BatchCounts) -> None:
+        """Write the WARN line of a decision about the limit.
+
+        Args:
+            decision: what was decided.
+            counts: the batch that it was decided on.
+        """
+        fact, remedy = raise_wording.wording(decision, counts.limit_name)
+        figures = raise_wording.figures(decision)
+        self.warn(raise_wording.code(decision), counts.step, fact, remedy, **figures)
+
+    def end_evaluation(self) -> None:
+        """All batches of an evaluation have been taken in."""
+        if self._evaluation is not None:
+            self._say(self.monitor.evaluate(self._evaluation))
+        self._evaluation = None
+
+    def end_training(self, step: int) -> None:
+        """Sum up what the training saw until this optimizer step."""
+        total = self._total
+        if total is None:
+            return
+        self._write(record.end_entry(total, step))
+        advice = None
+        if total.limit is not None:
+            sample = LengthSample.from_histograms(total.ended, total.cut)
+            advice = advise(sample, total.limit, self._options.coverage)
+        self._info(warn_lines.summary_line(total, step, advice))
+        self._info(warn_lines.histogram_text(total))
+
+    def _say(self, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
+        if verdict.advice is not None and verdict.advice.next_limit is not None:
+            self.advised_limit = verdict.advice.next_limit
+        if self._is_main_process:
+            line = warn_lines.warn_line(
+                verdict,
+                self.mode,
+                self._options.truncated_weight,
+                self._options.truncated_reward,
+            )
+            logger.warning("%s", line)
+
+    def _histogram(self, counts: BatchCounts) -> None:
+        every = self._options.histogram_every
+        if every is None:
+            return
+        newer = counts if self._since_histogram is None else self._since_histogram + counts
+        if self._histogram_step is None:
+            self._histogram_step = counts.step
+        self._since_histogram = newer
+        if counts.step >= self._histogram_step + every:
+            self._info(warn_lines.histogram_text(newer))
+            self._since_histogram, self._histogram_step = None, counts.step
+
+    def _info(self, text: str) -> None:
+        if self._is_main_process:
+            logger.info("%s", text)
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._record is None:
+            return
+        try:
+            record.append(self._record, entry)
+        except OSError as error:
+            logger.warning(
+                "%s the record is off: %s cannot be written (%s)",
+                PREFIX,
+                self._record,
+                error,
+            )
+            self._record = None

@@ -1,0 +1,140 @@
+"""What a trainer of TRL was given: prompts, a chat template, Unsloth's loss.
+
+The one idea: looking changes nothing. No random number is drawn, no process waits for another, and
+data that may be read only once, or that code of the user's makes up on the way, is left alone.
+Read in TRL 1.16, transformers 5.24, and Unsloth and unsloth_zoo of 2026.
+"""
+
+import inspect
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from truncation_guard.trainer.versions import writes_prompts_itself
+
+PROMPTS_LOOKED_AT = 64
+_PROMPTS_AT_ONCE = 1000
+_PROBE = "truncation-guard-probe"
+
+
+def sample_prompts(trainer: Any) -> list[Any]:
+    """Up to 64 prompts, evenly from all over the training data, as the data loader yields them.
+
+    None of them where reading has consequences or tells nothing: a stream may be one that can be
+    read once or that costs a download, a transform of the user's may draw random numbers, and
+    images only count once they are processed.
+    """
+    dataset = trainer.train_dataset
+    return _evenly(dataset.select_columns("prompt")) if _may_be_read(dataset) else []
+
+
+def longest_prompt(trainer: Any, dataset: Any, *, above: int) -> int:
+    """Tokens of the longest prompt of a data set; 0 where none is above `above`.
+
+    All of it is read, and tokenized unless the bytes already tell: some 5,000 conversations a
+    second. 0 also where only a rollout shows the prompts, or reading has consequences (see
+    `sample_prompts`).
+    """
+    if not _may_be_read(dataset):
+        return 0
+    prompts = dataset.select_columns("prompt")
+    # A token is a byte at least. What the chat template adds is less than a whole prompt.
+    added = max(prompt_lengths(trainer, _evenly(prompts)), default=0)
+    longest = above
+    for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
+        chunk = prompts[start : start + _PROMPTS_AT_ONCE]["prompt"]
+        long = [prompt for prompt in chunk if _is_text(prompt) and _bytes(prompt) + added > longest]
+        longest = max([longest, *prompt_lengths(trainer, long)])
+    return longest if longest > above else 0
+
+
+def prompt_lengths(trainer: Any, prompts: Sequence[Any]) -> list[int]:
+    """Tokens of each prompt, tokenized by the trainer's own method.
+
+    None of them where only a rollout itself shows them: environments write into the prompt, and a
+    `rollout_func` does as it likes.
+    """
+    if writes_prompts_itself(trainer):
+        return []
+    if not prompts:
+        return []
+    prompt_ids, *_ = trainer._tokenize_prompts(prompts)
+    return [len(ids) for ids in prompt_ids]
+
+
+def is_conversational(prompts: Sequence[Any]) -> bool:
+    """Whether the trainer puts these prompts into the chat template, by TRL's rule."""
+    import trl
+
+    return bool(prompts) and bool(trl.is_conversational({"prompt": prompts[0]}))
+
+
+def template_ends(trainer: Any) -> list[tuple[int, str]]:
+    """(id, name) of each special token that the chat template writes after an answer.
+
+    Empty where it writes none, as GLM's does: there the next turn's beginning ends an answer.
+    """
+    processor = trainer.processing_class
+    tokenizer = getattr(processor, "tokenizer", processor)
+    content: Any = _PROBE
+    if tokenizer is not processor:  # TRL gives a processor blocks; many take nothing else
+        content = [{"type": "text", "text": _PROBE}]
+    text: str = processor.apply_chat_template(
+        [{"role": role, "content": content} for role in ("user", "assistant")],
+        tools=getattr(trainer, "tools", None) or None,
+        chat_template=getattr(trainer, "chat_template", None),  # RLOO has none of its own
+        tokenize=False,
+        add_generation_prompt=False,
+        **trainer.chat_template_kwargs,
+    )
+    _, found, tail = text.rpartition(_PROBE)
+    if not found:
+        return []
+    special = {*tokenizer.all_special_ids}
+    special |= {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    ids = tokenizer(tail, add_special_tokens=False)["input_ids"]
+    return [(token, tokenizer.convert_ids_to_tokens(token)) for token in ids if token in special]
+
+
+def rebuilds_loss_mask(trainer: Any) -> bool:
+    """Whether this is Unsloth's trainer, of a version whose loss ignores `tool_mask`.
+
+    Such a loss takes its mask from the token ids, and of what was zeroed only the rows that
+    `mask_truncated_completions` zeroed. Newer versions apply `tool_mask` again.
+    """
+    names = (f"{base.__module__}.{base.__name__}" for base in type(trainer).__mro__)
+    if not any("unsloth" in name.lower() for name in names):
+        return False
+    loss = inspect.unwrap(type(trainer).compute_loss)
+    return "tool_mask" not in loss.__code__.co_varnames
+
+
+def _may_be_read(dataset: Any) -> bool:
+    from datasets import Dataset
+
+    if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":
+        return False
+    return not {"image", "images"} & set(dataset.column_names)
+
+
+def _evenly(prompts: Any) -> list[Any]:
+    """Up to 64 prompts of words, from all over a data set."""
+    size = len(prompts)
+    number = min(size, PROMPTS_LOOKED_AT)
+    drawn = [prompts[i * size // number]["prompt"] for i in range(number)]
+    return [prompt for prompt in drawn if _is_text(prompt)]
+
+
+def _bytes(prompt: Any) -> int:
+    """Bytes of all that a prompt holds, as JSON where it is more than a string."""
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+    return len(text.encode(errors="replace"))
+
+
+def _is_text(prompt: Any) -> bool:
+    """Whether all that a prompt holds are words."""
+    if not isinstance(prompt, list):
+        return isinstance(prompt, str)
+    contents = [message["content"] for message in prompt]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    return all(block["type"] == "text" for block in blocks)

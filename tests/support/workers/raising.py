@@ -1,0 +1,49 @@
+"""What `test_raise_limit.py` wants to know of two processes: the limit of each rollout."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from support import tiny
+from support.distributed import COLLECTIVE_TIMEOUT, quit_now, scenario, settle_down
+
+from truncation_guard import TruncationGuardCallback
+from truncation_guard.preflight import ceiling
+from truncation_guard.trainer.limit import get_limit
+
+FOLDER = Path(sys.argv[1])
+
+
+def raising(differs: bool = False) -> dict[str, Any]:
+    """Completions that need 40 tokens on one process, and 20 on the other."""
+    guard = TruncationGuardCallback(window=64, raise_limit_to=58 if differs else 62)
+    args = tiny.config(
+        FOLDER / str(differs),
+        per_device_train_batch_size=4,
+        max_completion_length=16,
+        max_steps=60,
+        ddp_timeout=COLLECTIVE_TIMEOUT,
+    )
+    made = tiny.trainer(args, tiny.scripted([1.0, 0.0]), [guard])
+    if differs:
+        told = made.accelerator.process_index
+        made.model.config.max_position_embeddings = (64, 60)[told]
+        ceiling.find_longest_prompt = lambda *args: (20, 1)[told]
+    needed = 40 - 20 * made.accelerator.process_index
+    limits: list[int | None] = []
+
+    def generate(prompt_ids: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        limits.append(get_limit(made))
+        row = [*[5] * (needed - 1), tiny.EOS]
+        return [row[: limits[-1]] for _ in prompt_ids], None
+
+    made._generate_single_turn = generate
+    made.train()
+    return {"limits": limits}
+
+
+settle_down()
+scenario("raising", raising)
+scenario("differing", lambda: raising(differs=True))
+quit_now()
