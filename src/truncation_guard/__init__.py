@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from truncation_guard.profiling.finished_run import profile_completions
     from truncation_guard.profiling.length_profile import LengthProfile, LimitCost
     from truncation_guard.profiling.rollouts.profile_rollouts import profile_rollouts
-    from truncation_guard.trainer.limit_setting import set_max_completion_length
+    from truncation_guard.trainer.limit import set_max_completion_length
 
 __version__ = version("truncation-guard")
 
@@ -55,7 +55,7 @@ _MODULES = {
     "profile_completions": "truncation_guard.profiling.finished_run",
     "profile_dataset": "truncation_guard.profiling.dataset.profile_dataset",
     "profile_rollouts": "truncation_guard.profiling.rollouts.profile_rollouts",
-    "set_max_completion_length": "truncation_guard.trainer.limit_setting",
+    "set_max_completion_length": "truncation_guard.trainer.limit",
 }
 
 

@@ -15,9 +15,8 @@ from truncation_guard.guard.fault_barrier import ContainedRollouts
 from truncation_guard.guard.stages import BatchGuard
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.options import GuardOptions, Mode
-from truncation_guard.preflight import ceiling as limit_ceiling
-from truncation_guard.preflight import subclasses
-from truncation_guard.preflight.setup import (
+from truncation_guard.preflight import raise_limit_to, subclasses
+from truncation_guard.preflight.configuration import (
     check_setup,
     soft_punishment_findings,
 )
@@ -248,8 +247,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         ceiling = self._options.raise_limit_to
         if ceiling is None:
             return 0
-        limit_ceiling.check_ceiling(trainer, ceiling)
-        return limit_ceiling.find_longest_prompt(trainer, ceiling)
+        raise_limit_to.check_ceiling(trainer, ceiling)
+        return raise_limit_to.find_longest_prompt(trainer, ceiling)
 
     def _prepare(self, trainer: Any, longest_prompt: int) -> ContainedRollouts:
         options = self._options
@@ -315,13 +314,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         raiser, ceiling = self._raiser, self._options.raise_limit_to
         if raiser is None or raiser.raised_to is None or ceiling is None:
             return 0
-        return limit_ceiling.limit_to_restore(trainer, raiser.raised_to, ceiling, longest_prompt)
+        return raise_limit_to.limit_to_restore(trainer, raiser.raised_to, ceiling, longest_prompt)
 
     def _check_setup(self, trainer: Any) -> None:
         if self._reporter is not None:
             weight = self._options.truncated_weight
             findings = check_setup(trainer, self._reporter.mode, weight)
-            findings += limit_ceiling.ceiling_findings(
+            findings += raise_limit_to.ceiling_findings(
                 trainer, self._options.raise_limit_to, self._reporter.raised_to
             )
             self._reporter.warn_of_setup(trainer.state.global_step, findings)

@@ -1,7 +1,4 @@
-"""Checks of what users pass, each with the name, the value and the remedy in its error.
-
-The one idea: what would silently come to nothing is refused at the door.
-"""
+"""Checks of arguments: each error names the argument, its value and the remedy."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
@@ -63,10 +60,10 @@ def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
         raise ValueError(
             "`lengths` is empty. Pass the length in tokens of at least one completion."
         )
-    if values.dtype.kind == "O" and all(map(is_number, values.tolist())):
-        values = np.asarray(values.tolist())  # pandas keeps numbers as objects once one was missing
     if values.dtype.kind not in "iuf":
-        wrong_value = next((value for value in values.tolist() if not is_number(value)), values[0])
+        wrong_value = next(
+            (value for value in values.tolist() if not is_number(value)), values.dtype
+        )
         raise TypeError(
             f"`lengths` must be whole numbers, got {wrong_value!r}. Pass lengths in tokens: "
             "len(tokenizer(text)['input_ids']) + 1."
@@ -99,8 +96,8 @@ def truth_values(terminated: Iterable[bool] | None, completions: int) -> NDArray
         )
     if values.dtype.kind in "biuf":
         is_right = np.isin(values, (0, 1))
-    else:  # objects, as pandas keeps truth values once one was missing
-        is_right = np.array([_is_truth_value(value) for value in values.tolist()], dtype=np.bool_)
+    else:
+        is_right = np.array([isinstance(value, bool) for value in values.tolist()])
     if not is_right.all():
         wrong_value = values.tolist()[int(np.argmin(is_right))]
         raise TypeError(
@@ -108,10 +105,6 @@ def truth_values(terminated: Iterable[bool] | None, completions: int) -> NDArray
             "completion that ended by itself."
         )
     return values.astype(np.bool_)
-
-
-def _is_truth_value(value: object) -> bool:
-    return isinstance(value, (Real, np.bool_)) and value in (0, 1)
 
 
 def _as_array(name: str, values: Iterable[object]) -> NDArray[Any]:

@@ -1,7 +1,6 @@
-"""The guard's settings, checked where they are given.
+"""The guard's options, checked at construction.
 
-The one idea: what would silently do nothing, or something else than it says, is refused before a
-training begins.
+A value that would silently do nothing, or something else than it says, is refused.
 """
 
 import sys

@@ -42,7 +42,7 @@ fault of these, so there is nothing in them that can fail."""
 THE_LIMIT = {
     "trainer.limit._kwarg",
     "trainer.limit._limits",
-    "trainer.limit._max_new_tokens",
+    "trainer.context_window.max_new_tokens",
     "trainer.limit._places",
     "trainer.limit.divides_by_limit",
     "trainer.limit.get_limit",

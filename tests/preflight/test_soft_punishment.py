@@ -7,19 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from support import tiny
+from support.versions import since
 from trl.rewards import get_soft_overlong_punishment
 
 from truncation_guard.preflight.soft_punishment import SoftPunishment, misfit, soft_punishments
-
-
-def closure(max_completion_len, soft_punish_cache):
-    """As TRL wrote it before it became an object, and as open-r1 does."""
-
-    def soft_overlong_punishment_reward(completion_ids, **kwargs):
-        begins = max_completion_len - soft_punish_cache
-        return [min(0.0, (begins - len(ids)) / soft_punish_cache) for ids in completion_ids]
-
-    return soft_overlong_punishment_reward
 
 
 def plain(completion_ids, max_completion_len, soft_punish_cache, **kwargs):
@@ -34,6 +25,7 @@ def wrapped(function):
     return wrapper
 
 
+AS_AN_OBJECT = since("1.16.0", "a soft overlong punishment that is an object")
 NUMBERS = {"max_completion_len": 1280, "soft_punish_cache": 256}
 
 
@@ -41,28 +33,25 @@ NUMBERS = {"max_completion_len": 1280, "soft_punish_cache": 256}
     "function",
     [
         get_soft_overlong_punishment(1280, 256),
-        closure(1280, 256),
         functools.partial(plain, **NUMBERS),
         functools.partial(
             functools.partial(plain, max_completion_len=7, soft_punish_cache=256),
             max_completion_len=1280,
         ),
         functools.partial(get_soft_overlong_punishment(1280, 256)),
-        functools.partial(closure(1280, 7), soft_punish_cache=256),
-        wrapped(closure(1280, 256)),
+        functools.partial(get_soft_overlong_punishment(1280, 7), soft_punish_cache=256),
         wrapped(get_soft_overlong_punishment(1280, 256)),
     ],
     ids=[
         "object",
-        "closure",
         "partial",
         "partial twice",
         "partial of the object",
-        "partial over a closure",
-        "wrapped closure",
+        "partial over the object",
         "wrapped object",
     ],
 )
+@AS_AN_OBJECT
 def test_the_numbers_are_found_wherever_they_are_held(function):
     found = soft_punishments([plain, function])
     assert found == [SoftPunishment(max_completion_len=1280, soft_punish_cache=256)]
@@ -79,7 +68,7 @@ def test_the_numbers_are_found_wherever_they_are_held(function):
         functools.partial(plain, max_completion_len=1280),
         SimpleNamespace(max_completion_len="1280", soft_punish_cache=None),
     ],
-    ids=["function", "builtin", "closure", "reward model", "one number", "no numbers"],
+    ids=["function", "builtin", "scripted", "reward model", "one number", "no numbers"],
 )
 def test_other_reward_functions_are_none(function):
     assert soft_punishments([function]) == []

@@ -23,8 +23,8 @@ import truncation_guard
 _PACKAGE = str(Path(truncation_guard.__file__).parent)
 CONTAINS = "guard.fault_barrier.ContainedRollouts.contain"
 ELSEWHERE = (
-    "preflight.ceiling.find_longest_prompt",
-    "preflight.setup._contained",
+    "preflight.raise_limit_to.find_longest_prompt",
+    "preflight.configuration._contained",
     "reporting.reporter.Reporter.load_state",
 )
 """These contain a fault by themselves: the guard goes on."""

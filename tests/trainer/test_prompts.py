@@ -1,4 +1,4 @@
-"""What is read from a set-up, and what is left alone so that nothing is changed by it."""
+"""The prompts of a trainer, read so that nothing is changed by it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from datasets import Dataset, Image, IterableDataset
 from support import chats, tiny
 from support.stand_ins import stand_in
-from trl import GRPOTrainer
 
 from truncation_guard.trainer import prompts as trainer_prompts
 
@@ -143,67 +142,3 @@ class TestLongest:
         made = self.made(tmp_path, [9])
         stream = made.train_dataset.to_iterable_dataset()
         assert trainer_prompts.longest_prompt(made, stream, above=1) == 0
-
-
-def ends(template, **overrides):
-    made = stand_in(processing_class=chats.tokenizer(template), chat_template_kwargs={})
-    return trainer_prompts.template_ends(SimpleNamespace(**(vars(made) | overrides)))
-
-
-class TestTemplates:
-    @pytest.mark.parametrize(
-        ("template", "names"),
-        [
-            (chats.CHATML, ["<|im_end|>"]),
-            (chats.OPEN_THINKING, ["<\uff5cend\u2581of\u2581sentence\uff5c>"]),
-            (chats.CHATML + "{{ eos_token }}", ["<|im_end|>", "<|im_end|>"]),
-            (chats.NO_STOP, []),
-            (chats.CHATML.replace("m['content']", "'fixed'"), []),
-        ],
-        ids=["chatml", "thinking", "two", "words", "no answer"],
-    )
-    def test_what_stands_behind_an_answer(self, template, names):
-        assert [name for _, name in ends(template)] == names
-
-    def test_the_trainers_own_template_and_its_arguments_count(self):
-        template = "{% for m in messages %}{{ m['content'] }}{{ end }}{% endfor %}"
-        found = ends(None, chat_template=template, chat_template_kwargs={"end": "</s>"})
-        assert [name for _, name in found] == ["</s>"]
-
-    def test_a_processor_is_given_blocks(self):
-        tokenizer = chats.tokenizer(chats.CHATML.replace("['content']", "['content'][0]['text']"))
-        processor = SimpleNamespace(
-            tokenizer=tokenizer, apply_chat_template=tokenizer.apply_chat_template
-        )
-        assert [name for _, name in ends(None, processing_class=processor)] == ["<|im_end|>"]
-
-
-def like_unsloths(loss, name="UnslothGRPOTrainer"):
-    """A trainer as Unsloth generates it."""
-    return type(f"_{name}", (GRPOTrainer,), {"compute_loss": loss, "__module__": name})
-
-
-def old_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-    completion_mask = inputs["completion_mask"]
-    return completion_mask.sum()
-
-
-def new_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-    tool_mask = inputs.get("tool_mask", None)
-    return (inputs["completion_mask"] * tool_mask).sum()
-
-
-@pytest.mark.parametrize(
-    ("cls", "rebuilds"),
-    [
-        (GRPOTrainer, False),
-        (like_unsloths(old_loss), True),
-        (like_unsloths(old_loss, "unsloth_compiled_cache.UnslothGRPOTrainer"), True),
-        (type("Mine", (like_unsloths(old_loss),), {}), True),
-        (like_unsloths(new_loss), False),
-        (like_unsloths(old_loss, "OtherGRPOTrainer"), False),
-    ],
-    ids=["trl", "old", "old, in a package", "subclass of old", "new", "another subclass"],
-)
-def test_unsloths_trainer_is_told_by_its_name_and_its_loss(cls, rebuilds):
-    assert trainer_prompts.rebuilds_loss_mask(cls.__new__(cls)) is rebuilds

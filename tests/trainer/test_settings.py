@@ -100,63 +100,6 @@ class TestRules:
         assert rules.pad_token_id == tiny.PAD
 
 
-END_OF_TURN = [
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    "</s>",
-    "<|return|>",
-    "<eos>",
-]
-OTHERS = [
-    "<|im_start|>",
-    "<|vision_end|>",
-    "<|box_end|>",
-    "<|fim_suffix|>",
-    "<tool_call>",
-    "<|turn>",
-    "<s>",
-    "<unk>",
-    "<|reserved_special_token_0|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "ends"), [(n, True) for n in END_OF_TURN] + [(n, False) for n in OTHERS]
-)
-def test_names_that_look_like_an_end_of_turn(name, ends):
-    tokenizer = tiny.tokenizer(additional_special_tokens=[name])
-    made = stand_in(processing_class=tokenizer, eos_token_ids=[1])
-    found = settings.generation_rules(made).end_of_turn.values()
-    assert (name in found) == (ends and name != "<eos>")  # <eos> is a stop token here
-
-
-def test_harmonys_end_stands_between_channels_and_ends_no_answer():
-    tokenizer = tiny.tokenizer(additional_special_tokens=["<|end|>", "<|return|>"])
-    found = settings.generation_rules(stand_in(processing_class=tokenizer)).end_of_turn
-    assert set(found.values()) == {"<|return|>"}
-
-
-def test_a_tokenizer_that_does_not_tell_its_added_tokens_is_not_searched():
-    class Closed:
-        pad_token_id, eos_token_id = 0, 1
-
-        @property
-        def added_tokens_decoder(self):
-            raise NotImplementedError
-
-    assert settings.generation_rules(stand_in(processing_class=Closed())).end_of_turn == {}
-
-
 def test_rows_that_the_trainer_masks_follow_its_own_rule():
     rows = [[5, 1], [5, 0], [5, 6]]  # eos, pad, neither
     assert settings.masked_by_trainer(stand_in(), rows) == [False] * 3

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from support.stand_ins import stand_in, vllm
 
-from truncation_guard.trainer.limit import get_context_window, set_limit
+from truncation_guard.trainer.context_window import get_context_window
+from truncation_guard.trainer.limit import set_limit
 from truncation_guard.trainer.vllm_server import server_window
 
 MODELS = b'{"object": "list", "data": [{"id": "m", "max_model_len": 24}, {"max_model_len": 9}]}'

@@ -203,7 +203,7 @@ def _context_window(model: str) -> int | None:
     """The model's, in tokens; None where only a tokenizer is there."""
     from transformers import AutoConfig
 
-    from truncation_guard.trainer.limit import window_of_config
+    from truncation_guard.trainer.context_window import window_of_config
 
     try:
         config = AutoConfig.from_pretrained(model)

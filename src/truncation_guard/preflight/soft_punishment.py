@@ -1,13 +1,12 @@
 """TRL's soft overlong punishment among the reward functions, and whether it fits a limit.
 
-The one idea: it is told by the names of its two numbers, whoever wrote it and however it holds
-them. As DAPO (arXiv:2503.14476) means it, `max_completion_len` is the limit, and the punishment
-grows from 0 at `soft_punish_cache` tokens below that to -1.
+The names of its two numbers identify it. DAPO (arXiv:2503.14476) sets `max_completion_len` to the
+limit; the punishment grows from 0 at `soft_punish_cache` tokens below that to -1.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +29,14 @@ class SoftPunishment:
 def soft_punishments(reward_funcs: Iterable[Any]) -> list[SoftPunishment]:
     """Each one among the reward functions.
 
-    TRL 1.16 keeps its numbers as attributes of an object, earlier versions and open-r1 in a
-    closure; a `functools.partial` may hold them too.
+    Since TRL 1.16 it is an object that has its numbers as attributes; a `functools.partial` over a
+    function of the user's may hold them too.
     """
     found = []
-    for held in map(_named_values, reward_funcs):
-        numbers = (held.get("max_completion_len"), held.get("soft_punish_cache"))
+    for function in reward_funcs:
+        numbers = [_held(function, name) for name in ("max_completion_len", "soft_punish_cache")]
         if all(isinstance(number, int) for number in numbers):
-            found.append(SoftPunishment(*numbers))  # type: ignore[arg-type]
+            found.append(SoftPunishment(*numbers))
     return found
 
 
@@ -69,13 +68,10 @@ def misfit(punishment: SoftPunishment, limit: int, name: str) -> str | None:
     return None
 
 
-def _named_values(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """What a reward function holds by name: bound arguments, closure, attributes."""
-    bound: dict[str, Any] = {}
+def _held(function: Any, name: str) -> Any:
+    """The bound argument or attribute of this name; None without one."""
     while isinstance(function, functools.partial):
-        bound = {**function.keywords, **bound}
+        if name in function.keywords:
+            return function.keywords[name]
         function = function.func
-    function = inspect.unwrap(function)
-    if inspect.isfunction(function):
-        return {**inspect.getclosurevars(function).nonlocals, **bound}
-    return {**getattr(function, "__dict__", {}), **bound}
+    return getattr(inspect.unwrap(function), name, None)

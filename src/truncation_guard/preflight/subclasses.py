@@ -1,7 +1,4 @@
-"""The wording of what a subclass of TRL's trainers keeps the guard from.
-
-The one idea: what is not done is said once, at the start, with what to do instead.
-"""
+"""What a subclass of TRL's trainers keeps the guard from doing, for a WARN line at the start."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""The tokens by which models end a turn or a text, told by their names.
+"""The tokens by which models end a turn or a text.
 
-The one idea: a tokenizer names one end, and a chat template may use another. Read in transformers
-5.24.
+A tokenizer names one such token, and its chat template may use another. Read in TRL 1.16 and
+transformers 5.24.
 """
 
 import re
@@ -13,6 +13,7 @@ _END_OF_TURN = re.compile(
     re.IGNORECASE,
 )
 """Names, without their brackets, of the tokens by which models end a turn or a text."""
+_PROBE = "truncation-guard-probe"
 _BRACKETS = "<>[]|\uff5c"
 _SPACES = "\u2581"
 """DeepSeek writes its special tokens with a full-width bar and a block for the space."""
@@ -36,3 +37,30 @@ def end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
         if added.content in special - inner
         and _END_OF_TURN.fullmatch(added.content.strip(_BRACKETS).replace(_SPACES, "_"))
     ]
+
+
+def template_ends(trainer: Any) -> list[tuple[int, str]]:
+    """(id, name) of each special token that the chat template writes after an answer.
+
+    Empty where it writes none, as GLM's does: there the next turn's beginning ends an answer.
+    """
+    processor = trainer.processing_class
+    tokenizer = getattr(processor, "tokenizer", processor)
+    content: Any = _PROBE
+    if tokenizer is not processor:  # TRL gives a processor blocks; many take nothing else
+        content = [{"type": "text", "text": _PROBE}]
+    text: str = processor.apply_chat_template(
+        [{"role": role, "content": content} for role in ("user", "assistant")],
+        tools=getattr(trainer, "tools", None) or None,
+        chat_template=getattr(trainer, "chat_template", None),  # RLOO has none of its own
+        tokenize=False,
+        add_generation_prompt=False,
+        **trainer.chat_template_kwargs,
+    )
+    _, found, tail = text.rpartition(_PROBE)
+    if not found:
+        return []
+    special = {*tokenizer.all_special_ids}
+    special |= {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    ids = tokenizer(tail, add_special_tokens=False)["input_ids"]
+    return [(token, tokenizer.convert_ids_to_tokens(token)) for token in ids if token in special]

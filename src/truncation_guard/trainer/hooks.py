@@ -20,9 +20,8 @@ from torch import Tensor
 
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer import processes
-from truncation_guard.trainer.limit import is_gmpo, tool_budget
-from truncation_guard.trainer.settings import check_supported, is_grpo
-from truncation_guard.trainer.versions import WRAPPED_METHODS
+from truncation_guard.trainer.limit import tool_budget
+from truncation_guard.trainer.versions import WRAPPED_METHODS, check_supported, is_gmpo, is_grpo
 
 
 class RolloutStages(Protocol):

@@ -1,28 +1,23 @@
-"""Where the limit of a trainer of TRL lives: read it, set it, set it for a while.
+"""The limit of a trainer: read it, set it, raise it, set it for a while.
 
-The one idea: the limit stands in several places, and generation reads another one on each backend.
-Reading asks the one that generation obeys; setting writes all of them, so that the loss, the tool
-loop and the log follow. Read in TRL 1.16 and transformers 5.24.
+TRL copies `max_completion_length` to several places, and each backend reads another one. Reading
+asks the place that generation obeys; setting writes all of them, so that loss, tool loop and log
+follow. Read in TRL 1.16 and transformers 5.24.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from truncation_guard.checks import check_positive
-from truncation_guard.trainer.versions import unset_max_length
-from truncation_guard.trainer.vllm_server import server_window
+from truncation_guard.checks import check_positive, is_integer
+from truncation_guard.trainer.context_window import get_context_window, max_length, max_new_tokens
+from truncation_guard.trainer.versions import check_supported, is_gmpo
 
 _TOOL_BUDGET = "_truncation_guard_tool_budget"
 """Attribute of a trainer whose tool loop may write more than `max_completion_length`."""
 
 _TRANSFORMERS_DEFAULT_NEW_TOKENS = 20
 """What `generate` writes when neither `max_new_tokens` nor `max_length` is set."""
-
-
-def is_gmpo(trainer: Any) -> bool:
-    """Whether the trainer is TRL's experimental GMPO, whose loss is a mean over rows (1.16)."""
-    return any(base.__name__ == "GMPOTrainer" for base in type(trainer).__mro__)
 
 
 def get_limit(trainer: Any) -> int | None:
@@ -53,8 +48,8 @@ def _limits(trainer: Any) -> list[int]:
         vllm = trainer.vllm_generation
         limit = vllm.generation_kwargs.get("max_tokens", vllm.max_completion_length)
     else:
-        limit = _max_new_tokens(trainer)
-        if limit is None and _max_length(trainer) is None:
+        limit = max_new_tokens(trainer)
+        if limit is None and max_length(trainer) is None:
             limit = _TRANSFORMERS_DEFAULT_NEW_TOKENS
     # As integers of Python: numpy's may be in the config, and JSON does not take them.
     return [int(n) for n in (limit, budget) if n is not None]
@@ -67,43 +62,47 @@ def limit_name(trainer: Any) -> str:
     return f"generation_kwargs[{key!r}]" if is_overridden else "max_completion_length"
 
 
-def get_context_window(trainer: Any, limit: int | None) -> int | None:
-    """Tokens that prompt and completion may have together under this limit; None where unknown."""
-    if trainer.use_vllm:
-        vllm = trainer.vllm_generation
-        if vllm.mode == "colocate":
-            return int(vllm.llm.llm_engine.model_config.max_model_len)
-        if (served := server_window(vllm)) is not None:
-            return served
-        if vllm.max_model_length is not None:
-            return int(vllm.max_model_length)
-    elif limit is None:
-        return _max_length(trainer)
-    return window_of_config(getattr(trainer.model, "module", trainer.model).config)
+def set_max_completion_length(
+    trainer: Any, max_completion_length: int, *, longest_prompt: int = 0
+) -> None:
+    """Set the limit that the next generation of this trainer obeys, up or down.
 
+    To assign `args.max_completion_length` or `trainer.max_completion_length` does not do it. This
+    sets both, for the log, the tool loop and the loss, and besides what generation reads:
 
-def stops_at_window(trainer: Any) -> bool:
-    """Whether generation ends a completion at the context window, and does not go on past it.
+    - transformers, with continuous batching too: `trainer.generation_config.max_new_tokens`;
+    - vLLM, colocated or as a server: `trainer.vllm_generation.max_completion_length`;
+    - a `max_new_tokens` (with vLLM: `max_tokens`) in `generation_kwargs`, where there is one, since
+      it overrides the limit.
 
-    Transformers does so only where nothing says how many tokens may be new.
+    Completions that are generated already stay as they are. On several processes all of them make
+    this call, for example in a callback's `on_step_end`.
+
+    The limit is bounded by the context window: that of the model, with vLLM that of its engine,
+    which is fixed when the engine starts. Beyond it transformers writes nonsense, a colocated
+    engine ends the completion at its window, and a server refuses the request, which ends the
+    training: with a server, and wherever the limit is near the window, pass `longest_prompt`.
+
+    The loss of `dr_grpo` is divided by the limit: twice the limit halves its steps.
+
+    Args:
+        trainer: a GRPOTrainer or RLOOTrainer.
+        max_completion_length: in tokens.
+        longest_prompt: in tokens; room in the context window that prompts need besides. 0: only
+            the limit is checked.
+
+    Raises:
+        TypeError: for another trainer.
+        ValueError: if the limit is no integer of at least 1, `longest_prompt` no integer of at
+            least 0, or both together exceed the context window. Nothing has changed then.
     """
-    return bool(trainer.use_vllm) or _max_new_tokens(trainer) is None
-
-
-def window_of_config(config: Any) -> int | None:
-    """Tokens that a model of transformers can place; None where its config does not say.
-
-    Of scaled rotary positions the largest window that they may mean, by the rules of vLLM 0.31:
-    some models' `max_position_embeddings` holds the scaled number, others' the one before.
-    """
-    text = config.get_text_config()
-    window: int | None = getattr(text, "max_position_embeddings", None)
-    # transformers 5 has the first name, 4 the second; both may hold one of each type of layer.
-    scaling = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    layers = [part for part in scaling.values() if isinstance(part, dict)] or [scaling]
-    if window is None or "gemma3" in getattr(text, "model_type", ""):  # scaled already
-        return window
-    return max(window, *(_scaled_window(layer, window) for layer in layers))
+    check_supported("set_max_completion_length", trainer, "Pass such a trainer.")
+    if not (is_integer(longest_prompt) and longest_prompt >= 0):
+        raise ValueError(
+            f"`longest_prompt` must be an integer of at least 0, got {longest_prompt!r}. Pass the "
+            "tokens of the longest prompt, or 0 to check the limit alone."
+        )
+    set_limit(trainer, max_completion_length, longest_prompt=longest_prompt)
 
 
 def set_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> None:
@@ -200,21 +199,6 @@ def _places(trainer: Any) -> list[tuple[dict[str, Any], str]]:
     return places + [(kwargs, key) for kwargs in overrides if kwargs and key in kwargs]
 
 
-def _max_new_tokens(trainer: Any) -> int | None:
-    """What generation takes on the transformers backends: the trainer's, else the model's own."""
-    own: int | None = trainer.generation_config.max_new_tokens
-    return trainer.model.generation_config.max_new_tokens if own is None else own
-
-
-def _scaled_window(rope: dict[str, Any], window: int) -> int:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    factor = rope.get("factor") or 1.0
-    if kind in ("default", "llama3", "longrope"):
-        return window
-    base = rope.get("original_max_position_embeddings") if kind == "yarn" else window
-    return int((base or window) * factor)
-
-
 def _kwarg(trainer: Any) -> str:
     return "max_tokens" if trainer.use_vllm else "max_new_tokens"
 
@@ -235,10 +219,3 @@ def _does_not_fit(limit: int, longest_prompt: int, window: int) -> str:
         f"{what} not fit into the context window of {window} tokens. Pass at most "
         f"{window - longest_prompt}."
     )
-
-
-def _max_length(trainer: Any) -> int | None:
-    """`max_length` of prompt and completion, which only counts without `max_new_tokens`."""
-    configs = (trainer.generation_config, trainer.model.generation_config)
-    unset = (None, unset_max_length())
-    return next((c.max_length for c in configs if c.max_length not in unset), None)

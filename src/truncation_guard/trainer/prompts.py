@@ -1,11 +1,9 @@
-"""What a trainer of TRL was given: prompts, a chat template, Unsloth's loss.
+"""The prompts of a trainer's data sets, and how long they are.
 
-The one idea: looking changes nothing. No random number is drawn, no process waits for another, and
-data that may be read only once, or that code of the user's makes up on the way, is left alone.
-Read in TRL 1.16, transformers 5.24, and Unsloth and unsloth_zoo of 2026.
+Looking changes nothing: it draws no random number, makes no process wait for another, and leaves
+alone what can be read only once or what code of the user's makes up on the way. Read in TRL 1.16.
 """
 
-import inspect
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +12,6 @@ from truncation_guard.trainer.versions import writes_prompts_itself
 
 PROMPTS_LOOKED_AT = 64
 _PROMPTS_AT_ONCE = 1000
-_PROBE = "truncation-guard-probe"
 
 
 def sample_prompts(trainer: Any) -> list[Any]:
@@ -67,46 +64,6 @@ def is_conversational(prompts: Sequence[Any]) -> bool:
     import trl
 
     return bool(prompts) and bool(trl.is_conversational({"prompt": prompts[0]}))
-
-
-def template_ends(trainer: Any) -> list[tuple[int, str]]:
-    """(id, name) of each special token that the chat template writes after an answer.
-
-    Empty where it writes none, as GLM's does: there the next turn's beginning ends an answer.
-    """
-    processor = trainer.processing_class
-    tokenizer = getattr(processor, "tokenizer", processor)
-    content: Any = _PROBE
-    if tokenizer is not processor:  # TRL gives a processor blocks; many take nothing else
-        content = [{"type": "text", "text": _PROBE}]
-    text: str = processor.apply_chat_template(
-        [{"role": role, "content": content} for role in ("user", "assistant")],
-        tools=getattr(trainer, "tools", None) or None,
-        chat_template=getattr(trainer, "chat_template", None),  # RLOO has none of its own
-        tokenize=False,
-        add_generation_prompt=False,
-        **trainer.chat_template_kwargs,
-    )
-    _, found, tail = text.rpartition(_PROBE)
-    if not found:
-        return []
-    special = {*tokenizer.all_special_ids}
-    special |= {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-    ids = tokenizer(tail, add_special_tokens=False)["input_ids"]
-    return [(token, tokenizer.convert_ids_to_tokens(token)) for token in ids if token in special]
-
-
-def rebuilds_loss_mask(trainer: Any) -> bool:
-    """Whether this is Unsloth's trainer, of a version whose loss ignores `tool_mask`.
-
-    Such a loss takes its mask from the token ids, and of what was zeroed only the rows that
-    `mask_truncated_completions` zeroed. Newer versions apply `tool_mask` again.
-    """
-    names = (f"{base.__module__}.{base.__name__}" for base in type(trainer).__mro__)
-    if not any("unsloth" in name.lower() for name in names):
-        return False
-    loss = inspect.unwrap(type(trainer).compute_loss)
-    return "tool_mask" not in loss.__code__.co_varnames
 
 
 def _may_be_read(dataset: Any) -> bool:

@@ -1,8 +1,8 @@
-"""The trainer's own rollouts, and nothing of what it does with them.
+"""The trainer's own rollouts, without their scoring.
 
-The one idea: environments, tools and images are made ready inside of TRL's method that also scores.
-So that method is called as in training, and left through an exception at the moment when it has
-the completions. Read in TRL 1.16 and transformers 5.24.
+TRL prepares environments, tools and images inside the method that also scores. So the guard calls
+that method as training does, and leaves it through an exception once the completions are there.
+Read in TRL 1.16 and transformers 5.24.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

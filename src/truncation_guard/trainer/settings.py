@@ -1,7 +1,7 @@
-"""What a trainer of TRL says of itself: stop tokens, loss, and its log to write into.
+"""A trainer's live settings (stop tokens, loss, groups), and its log.
 
-The one idea: settings are read when they are used, from where generation itself reads them, so
-that a change during training is seen. Read in TRL 1.16 and transformers 5.24.
+Settings are read when they are used, from where generation reads them, so that a change during
+training is seen. Read in TRL 1.16 and transformers 5.24.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,18 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from truncation_guard.batch.outcomes import GenerationRules
+from truncation_guard.trainer.context_window import get_context_window, stops_at_window
 from truncation_guard.trainer.end_of_turn import end_of_turn_tokens
-from truncation_guard.trainer.limit import (
-    get_context_window,
-    get_limit,
-    get_row_limit,
-    is_gmpo,
-    limit_name,
-    stops_at_window,
-)
+from truncation_guard.trainer.limit import get_limit, get_row_limit, limit_name
 from truncation_guard.trainer.versions import (
-    check_version,
     eos_token_ids,
+    is_gmpo,
+    is_grpo,
     uses_continuous_batching,
     writes_prompts_itself,
 )
@@ -32,32 +27,6 @@ from truncation_guard.trainer.versions import (
 _end_of_turn_tokens = lru_cache(maxsize=1)(end_of_turn_tokens)
 _EARLY_STOPS = ("stop_strings", "stop", "max_time", "stopping_criteria")
 """Keys of `generation_kwargs` that end a completion without a stop token."""
-
-
-def check_supported(who: str, trainer: Any, remedy: str) -> None:
-    """Refuse a trainer without rollouts of groups.
-
-    The classes are looked up in `trl` at this moment: Unsloth replaces them there.
-
-    Raises:
-        TypeError: naming what is supported.
-        RuntimeError: under a TRL that is too old, or that lacks what is needed.
-    """
-    import trl
-
-    if not isinstance(trainer, (trl.GRPOTrainer, trl.RLOOTrainer)):
-        raise TypeError(
-            f"{who} works with trl's GRPOTrainer, RLOOTrainer and their subclasses, got "
-            f"{type(trainer).__name__}. {remedy}"
-        )
-    check_version(type(trainer))
-
-
-def is_grpo(trainer: Any) -> bool:
-    """Whether the loss is one of GRPO's rather than RLOO's."""
-    import trl
-
-    return isinstance(trainer, trl.GRPOTrainer)
 
 
 def loss_divides_by_rows(trainer: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Everything that TRL's rollouts change, put back afterwards.
+"""A snapshot of everything that TRL's rollouts change, and its restoration.
 
-The one idea: what a rollout leaves on the trainer are plain containers and attributes, so all of
-them are noted without naming any, and a new version's bookkeeping is put back as well. Random
-state and the model's flags and buffers are noted by name. Read in TRL 1.16, transformers 5.24.
+A rollout leaves plain containers and attributes on the trainer. The snapshot takes all of them
+without naming any, so that it also restores the bookkeeping of a newer version; random state and
+the model's flags and buffers it takes by name. Read in TRL 1.16 and transformers 5.24.
 """
 
 import copy

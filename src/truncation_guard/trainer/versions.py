@@ -1,7 +1,7 @@
-"""What differs between the supported versions of TRL, and the refusal of the others.
+"""Which trainers and versions of TRL are supported, and what differs between them.
 
-The one idea: what newer versions name or do otherwise is read here, so that nothing else has to
-know a version. Each function says since when, and goes when the oldest version is newer than that.
+Nothing else has to know a version. Each function says since when TRL differs, and goes when the
+oldest supported version is newer than that.
 """
 
 from typing import Any
@@ -13,6 +13,37 @@ OLDEST = "1.6.0"
 `exclude` rests on; `pyproject.toml` says the same."""
 NEWEST_TESTED = "1.16"
 WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_completions")
+
+
+def check_supported(who: str, trainer: Any, remedy: str) -> None:
+    """Refuse a trainer without rollouts of groups.
+
+    The classes are looked up in `trl` at this moment: Unsloth replaces them there.
+
+    Raises:
+        TypeError: naming what is supported.
+        RuntimeError: under a TRL that is too old, or that lacks what is needed.
+    """
+    import trl
+
+    if not isinstance(trainer, (trl.GRPOTrainer, trl.RLOOTrainer)):
+        raise TypeError(
+            f"{who} works with trl's GRPOTrainer, RLOOTrainer and their subclasses, got "
+            f"{type(trainer).__name__}. {remedy}"
+        )
+    check_version(type(trainer))
+
+
+def is_grpo(trainer: Any) -> bool:
+    """Whether the loss is one of GRPO's rather than RLOO's."""
+    import trl
+
+    return isinstance(trainer, trl.GRPOTrainer)
+
+
+def is_gmpo(trainer: Any) -> bool:
+    """Whether the trainer is TRL's experimental GMPO, whose loss is a mean over rows (1.16)."""
+    return any(base.__name__ == "GMPOTrainer" for base in type(trainer).__mro__)
 
 
 def check_version(trainer_class: type) -> None:

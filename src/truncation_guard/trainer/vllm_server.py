@@ -1,7 +1,6 @@
-"""What a vLLM server says of its engine.
+"""The context window of a vLLM server.
 
-The one idea: the server was started with a window of its own, which TRL 1.16 does not ask for, and
-a request that does not fit into it ends the training. So the server is asked, once.
+TRL 1.16 does not ask the server for it, and a request that does not fit ends the training.
 """
 
 import json

@@ -11,7 +11,8 @@ from support.vllm_engine import leave, make_colocation_work_on_a_cpu, save_model
 import gsm8k
 import with_vllm
 from truncation_guard.record import FILE_NAME, read_record
-from truncation_guard.trainer.limit import get_context_window, get_limit
+from truncation_guard.trainer.context_window import get_context_window
+from truncation_guard.trainer.limit import get_limit
 
 FOLDER = Path(sys.argv[1])
 

@@ -10,7 +10,8 @@ from support.vllm_engine import WINDOW, leave, make_trainer, words
 from transformers import TrainerCallback
 
 from truncation_guard import profile_rollouts, set_max_completion_length
-from truncation_guard.trainer.limit import get_context_window, get_limit, temporary_limit
+from truncation_guard.trainer.context_window import get_context_window
+from truncation_guard.trainer.limit import get_limit, temporary_limit
 
 FOLDER, ADDRESS, SETTINGS = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 

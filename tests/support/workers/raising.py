@@ -9,7 +9,7 @@ from support import tiny
 from support.distributed import COLLECTIVE_TIMEOUT, quit_now, scenario, settle_down
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.preflight import ceiling
+from truncation_guard.preflight import raise_limit_to
 from truncation_guard.trainer.limit import get_limit
 
 FOLDER = Path(sys.argv[1])
@@ -29,7 +29,7 @@ def raising(differs: bool = False) -> dict[str, Any]:
     if differs:
         told = made.accelerator.process_index
         made.model.config.max_position_embeddings = (64, 60)[told]
-        ceiling.find_longest_prompt = lambda *args: (20, 1)[told]
+        raise_limit_to.find_longest_prompt = lambda *args: (20, 1)[told]
     needed = 40 - 20 * made.accelerator.process_index
     limits: list[int | None] = []
 

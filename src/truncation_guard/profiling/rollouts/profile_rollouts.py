@@ -20,7 +20,7 @@ from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling.length_profile import LengthProfile
 from truncation_guard.profiling.rollouts.notes import rollout_notes
 from truncation_guard.profiling.rollouts.prompts import draw_prompts
-from truncation_guard.trainer import sampling, settings
+from truncation_guard.trainer import sampling, settings, versions
 from truncation_guard.trainer.limit import get_limit, temporary_limit
 from truncation_guard.trainer.sampling import Row
 from truncation_guard.trainer.snapshot import put_back, seed_everything
@@ -143,7 +143,7 @@ class _Layout:
 def _check(
     trainer: Any, limit: object, num_prompts: object, num_generations: object, seed: object
 ) -> None:
-    settings.check_supported("profile_rollouts", trainer, "Pass such a trainer.")
+    versions.check_supported("profile_rollouts", trainer, "Pass such a trainer.")
     check_positive("max_completion_length", limit, "a generous number of tokens, such as 2048")
     check_positive("num_prompts", num_prompts, "32, for example")
     if num_generations is not None:

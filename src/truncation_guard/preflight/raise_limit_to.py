@@ -1,15 +1,12 @@
-"""What the callback does about a limit that may be raised, beside deciding.
-
-The one idea: what cannot work is refused, and what a run begins with is worked out, before the
-first rollout.
-"""
+"""`raise_limit_to` before the first rollout: what cannot work is refused, or reported."""
 
 from typing import Any
 
 from truncation_guard.log import logger
 from truncation_guard.reporting.limit_raiser import least_raise
 from truncation_guard.reporting.warn_lines import SetupFinding
-from truncation_guard.trainer.limit import get_context_window, get_limit
+from truncation_guard.trainer.context_window import get_context_window
+from truncation_guard.trainer.limit import get_limit
 from truncation_guard.trainer.prompts import longest_prompt
 
 

@@ -1,8 +1,7 @@
-"""What is wrong with a set-up, told before the first rollout.
+"""What is wrong with a configuration, found before the first rollout.
 
-The one idea: each check is a question that the trainer's own settings answer, asked apart from the
-others, so that one that cannot be answered says nothing and stops nobody. All of them read; none of
-them changes anything.
+Each check asks the trainer's settings one question, apart from the others: a check that fails
+reports nothing and stops none. All of them read, and none changes anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,21 +12,13 @@ from truncation_guard.log import PREFIX, logger
 from truncation_guard.options import Mode
 from truncation_guard.preflight.soft_punishment import misfit, soft_punishments
 from truncation_guard.reporting.warn_lines import SetupFinding
-from truncation_guard.trainer.end_of_turn import end_of_turn_tokens
-from truncation_guard.trainer.limit import get_context_window, get_limit, limit_name
-from truncation_guard.trainer.prompts import (
-    is_conversational,
-    prompt_lengths,
-    rebuilds_loss_mask,
-    sample_prompts,
-    template_ends,
-)
-from truncation_guard.trainer.settings import (
-    generation_rules,
-    get_num_generations,
-    get_tokenizer,
-    is_grpo,
-)
+from truncation_guard.trainer.context_window import get_context_window
+from truncation_guard.trainer.end_of_turn import end_of_turn_tokens, template_ends
+from truncation_guard.trainer.limit import get_limit, limit_name
+from truncation_guard.trainer.prompts import is_conversational, prompt_lengths, sample_prompts
+from truncation_guard.trainer.settings import generation_rules, get_num_generations, get_tokenizer
+from truncation_guard.trainer.unsloth import rebuilds_loss_mask
+from truncation_guard.trainer.versions import is_grpo
 
 _LONGER_WINDOW = "use a longer window (with vLLM: vllm_max_model_length)"
 _COMPARABLE = 2
