@@ -1,7 +1,7 @@
 """Results that outlive a kill, and cells that two processes never do twice.
 
-The one idea: the operating system takes a lock back when its process dies, whatever killed it, so
-no claim is ever stale; and a result is one appended line, so there is no half-written file.
+The operating system takes a lock back when its process dies, so no claim is ever stale. A result is
+one appended line, so no file is ever half-written.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """The results of `learning.py` as a table in Markdown and as a picture.
 
-The one idea: arms of one seed share everything but the arm, so what counts is the difference of
-each seed to its own run without a guard. Intervals are of Student's t over the seeds, 95 %.
+Arms of one seed share everything but the arm, so what counts is each seed's difference to its own
+run without a guard. Intervals are 95 % intervals of Student's t over the seeds.
 """
 
 import math

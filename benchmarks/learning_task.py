@@ -1,7 +1,6 @@
 """What `learning.py` trains on: a taught model, its problems, and limits that cut given shares.
 
-The one idea: the limits come from the taught model's own rollouts, so that a share means the same
-for every seed.
+The limits come from the taught model's own rollouts, so that a share means the same for every seed.
 """
 
 import random

@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONGEST = 10**15
-"""Above it floating-point numbers of tokens are no longer whole."""
+"""Above it a float no longer holds every whole number."""
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether `value` is a real number; True and False are none."""
+    """Whether `value` is a real number and no bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether this is a whole number by its type, numpy's included, and no truth value."""
+    """Whether `value` is of an integer type, numpy's included, and no bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_share(name: str, share: object) -> None:
-    """Refuse what is no share: a percentage would ask for a limit that nothing can hold.
+    """Refuse a value that is no share: no limit covers a percentage.
 
     Raises:
         ValueError: for anything but a number in (0, 1].
@@ -32,7 +32,7 @@ def check_share(name: str, share: object) -> None:
 
 
 def check_positive(name: str, number: object, remedy: str) -> None:
-    """Refuse what counts nothing.
+    """Refuse a number of things that is not at least one.
 
     Raises:
         ValueError: for anything but an integer of at least 1.
@@ -44,11 +44,11 @@ def check_positive(name: str, number: object, remedy: str) -> None:
 
 
 def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
-    """The lengths as an array, (completions,).
+    """The lengths as an array of shape (completions,).
 
     Raises:
-        TypeError: if they are no whole numbers.
-        ValueError: without any, for negative ones, NaN, or a table of them.
+        TypeError: for values that are no numbers.
+        ValueError: for an empty or nested list, negative numbers, fractions and NaN.
     """
     values = _as_array("lengths", lengths)
     if values.ndim != 1:
@@ -80,11 +80,11 @@ def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
 
 
 def truth_values(terminated: Iterable[bool] | None, completions: int) -> NDArray[np.bool_]:
-    """The flags as an array, (completions,); None: all are True.
+    """The flags as an array of shape (completions,); None: all are True.
 
     Raises:
-        TypeError: if they are no truth values.
-        ValueError: if there are more or fewer of them than completions.
+        TypeError: for values that are no truth values.
+        ValueError: for more or fewer flags than completions.
     """
     if terminated is None:
         return np.ones(completions, dtype=np.bool_)

@@ -13,7 +13,7 @@ Mode = Literal["observe", "downweight", "exclude", "penalize"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 ENOUGH_COMPLETIONS = 64
-"""Fewer completions than these make no share that is worth a line."""
+"""A share of fewer completions is not worth a line."""
 
 _INTEGERS = ("window", "cooldown", "histogram_every", "raise_limit_to")
 _REALS = ("truncated_weight", "truncated_reward", "warn_above", "coverage")
@@ -41,7 +41,7 @@ class GuardOptions:
     def __post_init__(self) -> None:
         """Check every argument."""
         check_mode_arguments(self.mode, self.truncated_weight, self.truncated_reward)
-        # A percentage would never be reached; False would mean 0 and warn about everything.
+        # No share reaches a percentage; False would mean 0 and warn about everything.
         if self.warn_above is not None and not (
             is_number(self.warn_above) and 0.0 <= self.warn_above < 1.0
         ):
@@ -49,7 +49,7 @@ class GuardOptions:
                 f"`warn_above` must be in [0, 1), got {self.warn_above!r}. "
                 "Pass 0.05 for 5 %, or None for no WARN lines."
             )
-        # Below that many completions a share over the window is never warned about.
+        # The monitor ignores the share of a smaller window.
         if not is_integer(self.window) or self.window < ENOUGH_COMPLETIONS:
             raise ValueError(
                 f"`window` must be an integer of at least {ENOUGH_COMPLETIONS} completions, "
@@ -76,7 +76,7 @@ class GuardOptions:
                 )
         if not isinstance(self.record, bool):
             raise ValueError(f"`record` must be True or False, got {self.record!r}.")
-        # Numpy's numbers and fractions may be given; JSON and torch take Python's own alone.
+        # JSON and torch take no fractions, nor numpy's numbers.
         for names, kind in ((_INTEGERS, int), (_REALS, float)):
             for name in names:
                 if (value := getattr(self, name)) is not None:
@@ -84,7 +84,7 @@ class GuardOptions:
 
 
 def check_mode_arguments(mode: str, truncated_weight: float, truncated_reward: float) -> None:
-    """Refuse what would silently train something else.
+    """Refuse values that would silently train something else.
 
     Raises:
         ValueError: naming the argument, its value and the remedy.

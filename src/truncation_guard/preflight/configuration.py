@@ -31,22 +31,22 @@ class _SetUp:
     mode: Mode
     truncated_weight: float
     prompts: Sequence[Any]
-    """Some of the training data's; empty where they were not looked at."""
+    """A sample of the training data's; empty where it was not read."""
 
 
 def check_setup(trainer: Any, mode: Mode, truncated_weight: float) -> list[SetupFinding]:
-    """Everything that is wrong with the set-up of a training that is about to begin.
+    """Everything that is wrong with the configuration of a training that is about to begin.
 
-    Nothing is changed by it, no collective is made, and nothing is raised. It takes the time of
-    tokenizing 64 prompts, so one process is enough.
+    Changes nothing, makes no collective and raises nothing. It takes the time of tokenizing 64
+    prompts, so one process is enough.
 
     Args:
         trainer: a GRPOTrainer or RLOOTrainer whose construction is complete.
-        mode: what is really done about truncated completions.
+        mode: the mode in effect.
         truncated_weight: for `downweight`.
 
     Returns:
-        At most one finding of each kind (of soft punishments one for each), the most urgent first.
+        At most one finding of each kind, and one for each soft punishment; the most urgent first.
     """
     prompts = _contained(sample_prompts, trainer)
     setup = _SetUp(trainer, mode, truncated_weight, prompts)
@@ -54,13 +54,13 @@ def check_setup(trainer: Any, mode: Mode, truncated_weight: float) -> list[Setup
 
 
 def soft_punishment_findings(trainer: Any, limit: int | None) -> list[SetupFinding]:
-    """The soft overlong punishments among the reward functions that do not fit a limit.
+    """The soft overlong punishments that do not fit a limit.
 
-    Like `check_setup` it raises nothing: of functions that cannot be looked into it says nothing.
+    Like `check_setup` it raises nothing; it skips reward functions that cannot be inspected.
 
     Args:
         trainer: a GRPOTrainer or RLOOTrainer.
-        limit: in tokens; None: there is none to fit.
+        limit: in tokens; None without one.
     """
     return [] if limit is None else _contained(_soft_punishments_beyond, (trainer, limit))
 
@@ -80,7 +80,7 @@ def _check_context(setup: _SetUp) -> list[SetupFinding]:
     if window is None:
         return []
     lengths = prompt_lengths(trainer, setup.prompts)
-    longest = max(lengths, default=1)  # a prompt that nobody has seen has one token at least
+    longest = max(lengths, default=1)  # an unseen prompt has at least one token
     where = f"the context window of {window} tokens"
     if longest >= window:
         full = sum(length >= window for length in lengths)
@@ -138,10 +138,10 @@ def _check_soft_punishment(setup: _SetUp) -> list[SetupFinding]:
 
 
 def _check_mask(setup: _SetUp) -> list[SetupFinding]:
-    """`mask_truncated_completions` where it undoes a mode or where the mode does all of it.
+    """`mask_truncated_completions` where it undoes a mode, or where the mode makes it superfluous.
 
-    It stays unmentioned beside `observe`, and beside `downweight` with weight 0: the advantages
-    are the same, and it takes those completions out of the KL term.
+    Beside `observe`, and beside `downweight` with weight 0, it is no finding: the advantages are
+    the same, and it takes truncated completions out of the KL term.
     """
     weight = setup.truncated_weight
     if not setup.trainer.mask_truncated_completions:
@@ -167,7 +167,7 @@ def _check_mask(setup: _SetUp) -> list[SetupFinding]:
 
 
 def _check_other_terms(setup: _SetUp) -> list[SetupFinding]:
-    """Terms of the loss that `downweight` does not reach: it multiplies advantages alone."""
+    """Terms of the loss that `downweight`, which multiplies advantages, does not reach."""
     trainer, args = setup.trainer, setup.trainer.args
     if setup.mode != "downweight" or setup.truncated_weight == 1.0:
         return []
@@ -178,7 +178,7 @@ def _check_other_terms(setup: _SetUp) -> list[SetupFinding]:
         f"{setup.truncated_weight:g}, but not their"
     )
     findings = []
-    # RLOO takes its KL term off the rewards: there it goes with the advantage.
+    # RLOO subtracts its KL term from the rewards, so it goes with the advantage.
     if is_grpo(trainer) and trainer.beta > 0.0:
         fact = (
             f"{but_not} KL term: with beta={trainer.beta:g} all of their tokens are still pulled "
@@ -186,7 +186,7 @@ def _check_other_terms(setup: _SetUp) -> list[SetupFinding]:
         )
         remedy = "use mode='exclude', which takes them out of the KL term too, or set beta=0.0"
         findings.append(SetupFinding("kl-term", fact, remedy))
-    # TRL has it in GRPO alone, since 1.8.
+    # TRL has an entropy bonus since 1.8, in GRPO alone.
     if getattr(args, "entropy_coef", 0.0) or getattr(args, "use_adaptive_entropy", False):
         fact = f"{but_not} entropy bonus, which all of their tokens still get"
         remedy = (
@@ -237,7 +237,7 @@ _CHECKS: tuple[Callable[[_SetUp], list[SetupFinding]], ...] = (
 
 
 def _contained(look: Callable[[Any], list[Any]], at: Any) -> list[Any]:
-    """What a look finds; nothing where it fails, as a chat template may."""
+    """The findings of a check; none where it fails, as a chat template may."""
     try:
         return look(at)
     except Exception:

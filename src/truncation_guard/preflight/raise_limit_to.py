@@ -14,8 +14,8 @@ def check_ceiling(trainer: Any, ceiling: int) -> None:
     """Refuse a `raise_limit_to` that leaves no room.
 
     Raises:
-        ValueError: if there is no limit, if it is below the limit, and if it fills the context
-            window.
+        ValueError: without a limit, for a ceiling below the limit, and for one that fills the
+            context window.
     """
     limit = get_limit(trainer)
     if limit is None:
@@ -39,12 +39,12 @@ def check_ceiling(trainer: Any, ceiling: int) -> None:
 def ceiling_findings(
     trainer: Any, ceiling: int | None, checkpoint: int | None
 ) -> list[SetupFinding]:
-    """What is said of a `raise_limit_to` that is too low, or that is not there.
+    """The findings about a `raise_limit_to` that is too low, or missing.
 
     Args:
-        trainer: whose training begins.
+        trainer: the trainer whose training begins.
         ceiling: `raise_limit_to`.
-        checkpoint: the limit in tokens that a checkpoint had been raised to.
+        checkpoint: the raised limit of a checkpoint, in tokens.
     """
     limit = get_limit(trainer)
     if limit is None:
@@ -60,7 +60,7 @@ def ceiling_findings(
             f"max_completion_length={checkpoint}"
         )
         findings.append(SetupFinding("raise-limit-to", fact, remedy))
-    # At the very limit: a training before this one may have raised it.
+    # Equal to the limit is no mistake: an earlier training may have raised it.
     if ceiling is not None and limit < ceiling < least_raise(limit):
         fact = (
             f"raise_limit_to={ceiling} is less than a quarter above the limit, {limit}, and a "
@@ -71,10 +71,10 @@ def ceiling_findings(
 
 
 def find_longest_prompt(trainer: Any, ceiling: int) -> int:
-    """Tokens of the longest prompt of the data, where that may bound the limit; else 0.
+    """Tokens of the longest prompt of the data, where it may bound the limit; else 0.
 
-    A prompt longer than all before would meet a limit that was raised into its room: a vLLM server
-    refuses it, and a model with learned positions fails on it. Raises nothing.
+    A later, longer prompt would meet a limit that was raised into its room: a vLLM server refuses
+    it, and a model with learned positions fails on it. Raises nothing.
     """
     longest = 0
     evaluation = trainer.eval_dataset
@@ -85,15 +85,15 @@ def find_longest_prompt(trainer: Any, ceiling: int) -> int:
             if window is not None:
                 least = max(longest, window - ceiling)
                 longest = max(longest, longest_prompt(trainer, dataset, above=least))
-        except Exception:  # of whatever the data hold
+        except Exception:  # whatever the data hold
             logger.debug("The prompts of a data set could not be measured.", exc_info=True)
     return longest
 
 
 def limit_to_restore(trainer: Any, raised_to: int, ceiling: int, longest: int) -> int:
-    """The limit that the checkpoint was written under, as far as this run allows it.
+    """The limit of the checkpoint, as far as this run allows it.
 
-    It left room for the prompts of the run before; `longest` is that of this one's data.
+    It left room for the earlier run's prompts; `longest` is the longest prompt of this run's data.
     """
     window = get_context_window(trainer, raised_to)
     room = raised_to if window is None else window - longest

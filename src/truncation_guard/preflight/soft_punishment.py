@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SoftPunishment:
-    """The numbers that `trl.rewards.get_soft_overlong_punishment` was called with, in tokens."""
+    """The arguments of `trl.rewards.get_soft_overlong_punishment`, in tokens."""
 
     max_completion_len: int
     """Above it the punishment is -1."""
@@ -27,10 +27,10 @@ class SoftPunishment:
 
 
 def soft_punishments(reward_funcs: Iterable[Any]) -> list[SoftPunishment]:
-    """Each one among the reward functions.
+    """Every soft punishment among the reward functions.
 
-    Since TRL 1.16 it is an object that has its numbers as attributes; a `functools.partial` over a
-    function of the user's may hold them too.
+    Since TRL 1.16 it is an object with its numbers as attributes; a `functools.partial` may hold
+    them too.
     """
     found = []
     for function in reward_funcs:
@@ -41,9 +41,9 @@ def soft_punishments(reward_funcs: Iterable[Any]) -> list[SoftPunishment]:
 
 
 def misfit(punishment: SoftPunishment, limit: int, name: str) -> str | None:
-    """What is wrong with it under a limit; None where it begins below the limit and not before 0.
+    """The fact for a WARN line; None where the punishment begins between 0 and the limit.
 
-    One that has not grown to -1 at the limit is weaker than meant, which is no mistake to warn of.
+    A punishment that has not grown to -1 at the limit is weaker than meant, which is no mistake.
 
     Args:
         punishment: its numbers.

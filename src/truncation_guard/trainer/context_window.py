@@ -10,7 +10,7 @@ from truncation_guard.trainer.vllm_server import server_window
 
 
 def get_context_window(trainer: Any, limit: int | None) -> int | None:
-    """Tokens that prompt and completion may have together under this limit; None where unknown."""
+    """The context window in tokens under this limit; None where unknown."""
     if trainer.use_vllm:
         vllm = trainer.vllm_generation
         if vllm.mode == "colocate":
@@ -25,18 +25,18 @@ def get_context_window(trainer: Any, limit: int | None) -> int | None:
 
 
 def stops_at_window(trainer: Any) -> bool:
-    """Whether generation ends a completion at the context window, and does not go on past it.
+    """Whether generation ends a completion at the context window instead of running past it.
 
-    Transformers does so only where nothing says how many tokens may be new.
+    Transformers does so only where nothing limits the number of new tokens.
     """
     return bool(trainer.use_vllm) or max_new_tokens(trainer) is None
 
 
 def window_of_config(config: Any) -> int | None:
-    """Tokens that a model of transformers can place; None where its config does not say.
+    """The context window in a transformers config, in tokens; None where it names none.
 
-    Of scaled rotary positions the largest window that they may mean, by the rules of vLLM 0.31:
-    some models' `max_position_embeddings` holds the scaled number, others' the one before.
+    For scaled rotary positions this is the largest window they may mean, by the rules of vLLM 0.31:
+    `max_position_embeddings` holds the scaled number in some models and the original in others.
     """
     text = config.get_text_config()
     window: int | None = getattr(text, "max_position_embeddings", None)
@@ -49,13 +49,13 @@ def window_of_config(config: Any) -> int | None:
 
 
 def max_new_tokens(trainer: Any) -> int | None:
-    """What generation takes on the transformers backends: the trainer's, else the model's own."""
+    """`max_new_tokens` of the transformers backends: the trainer's, else the model's own."""
     own: int | None = trainer.generation_config.max_new_tokens
     return trainer.model.generation_config.max_new_tokens if own is None else own
 
 
 def max_length(trainer: Any) -> int | None:
-    """`max_length` of prompt and completion, which only counts without `max_new_tokens`."""
+    """`max_length` of prompt and completion, which transformers ignores beside `max_new_tokens`."""
     configs = (trainer.generation_config, trainer.model.generation_config)
     unset = (None, unset_max_length())
     return next((c.max_length for c in configs if c.max_length not in unset), None)

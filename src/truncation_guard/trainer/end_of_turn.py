@@ -22,10 +22,10 @@ _START_OF_TURN = "<|turn>"
 
 
 def end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
-    """(id, name) of each special token that looks like one, in the order of the ids."""
+    """(id, name) of each special token that looks like an end of turn, by id."""
     try:
         added_tokens = sorted(tokenizer.added_tokens_decoder.items())
-    except (AttributeError, NotImplementedError):  # Mistral's own tokenizers know none
+    except (AttributeError, NotImplementedError):  # as in Mistral's own tokenizers
         return []
     special = {added.content for _, added in added_tokens if added.special}
     special.update(tokenizer.all_special_tokens)
@@ -42,7 +42,7 @@ def end_of_turn_tokens(tokenizer: Any) -> list[tuple[int, str]]:
 def template_ends(trainer: Any) -> list[tuple[int, str]]:
     """(id, name) of each special token that the chat template writes after an answer.
 
-    Empty where it writes none, as GLM's does: there the next turn's beginning ends an answer.
+    Empty where it writes none, like GLM's, in which the next turn's first token ends an answer.
     """
     processor = trainer.processing_class
     tokenizer = getattr(processor, "tokenizer", processor)

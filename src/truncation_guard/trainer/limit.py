@@ -14,32 +14,32 @@ from truncation_guard.trainer.context_window import get_context_window, max_leng
 from truncation_guard.trainer.versions import check_supported, is_gmpo
 
 _TOOL_BUDGET = "_truncation_guard_tool_budget"
-"""Attribute of a trainer whose tool loop may write more than `max_completion_length`."""
+"""Trainer attribute: the tool loop's limit, where it exceeds `max_completion_length`."""
 
 _TRANSFORMERS_DEFAULT_NEW_TOKENS = 20
-"""What `generate` writes when neither `max_new_tokens` nor `max_length` is set."""
+"""New tokens of `generate` when neither `max_new_tokens` nor `max_length` is set."""
 
 
 def get_limit(trainer: Any) -> int | None:
-    """The limit in tokens that generation obeys now; None where there is none.
+    """The limit in tokens that generation obeys now; None without one.
 
-    `generation_kwargs` override `max_completion_length`, and the tool loop keeps to
-    `trainer.max_completion_length` besides.
+    `generation_kwargs` override `max_completion_length`; the tool loop also obeys
+    `trainer.max_completion_length`.
     """
     return min(_limits(trainer), default=None)
 
 
 def get_row_limit(trainer: Any) -> int | None:
-    """Tokens that a completion may have over all its turns; None where there is no limit.
+    """The limit in tokens of all turns of a completion together; None without one.
 
-    Where `generation_kwargs` allow a turn less than the tool loop allows all of them together, that
-    is more than the limit.
+    It exceeds the limit where `generation_kwargs` allow one turn less than the tool loop allows all
+    of them.
     """
     return max(_limits(trainer), default=None)
 
 
 def _limits(trainer: Any) -> list[int]:
-    """Of one turn, and with tools of all turns together: as far as there are limits."""
+    """The limits of one turn and, with tools, of all turns together, as far as they exist."""
     limit: int | None
     budget: int | None = None
     if getattr(trainer, "tools", None):
@@ -51,7 +51,7 @@ def _limits(trainer: Any) -> list[int]:
         limit = max_new_tokens(trainer)
         if limit is None and max_length(trainer) is None:
             limit = _TRANSFORMERS_DEFAULT_NEW_TOKENS
-    # As integers of Python: numpy's may be in the config, and JSON does not take them.
+    # Plain integers: a config may hold numpy's, which JSON does not take.
     return [int(n) for n in (limit, budget) if n is not None]
 
 
@@ -106,10 +106,7 @@ def set_max_completion_length(
 
 
 def set_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> None:
-    """Let the next generation obey this limit, on the transformers backends and on vLLM.
-
-    An entry of `generation_kwargs` that overrides the limit is set as well, `args` too. The loss
-    of `dr_grpo` divides by the limit: a higher one makes its steps smaller.
+    """Let the next generation obey this limit: see `set_max_completion_length`.
 
     Args:
         trainer: a GRPOTrainer or RLOOTrainer.
@@ -122,7 +119,7 @@ def set_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> None:
     """
     check_positive("max_completion_length", limit, "a number of tokens, such as 1024")
     window = get_context_window(trainer, limit)
-    # transformers goes on past the window and writes nonsense; a vLLM server answers with an error.
+    # transformers runs past the window and writes nonsense; a vLLM server answers with an error.
     if window is not None and limit + longest_prompt > window:
         raise ValueError(_does_not_fit(limit, longest_prompt, window))
     for mapping, key in _places(trainer):
@@ -132,9 +129,9 @@ def set_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> None:
 def raise_limit(trainer: Any, limit: int) -> None:
     """Let the next generation obey this limit where it obeys a lower one now.
 
-    Nothing that holds the limit is lowered. TRL 1.16's `dr_grpo` divides by
-    `trainer.max_completion_length` when the loss is taken: that stays, so that the scale of the
-    loss does too. The tool loop reads it as well, see `tool_budget`.
+    No place that holds the limit is lowered. TRL 1.16's `dr_grpo` loss divides by
+    `trainer.max_completion_length`, which therefore stays, and with it the scale of the loss. The
+    tool loop reads the same attribute: see `tool_budget`.
     """
     keeps = divides_by_limit(trainer)
     if keeps and getattr(trainer, "tools", None):
@@ -147,10 +144,10 @@ def raise_limit(trainer: Any, limit: int) -> None:
 
 @contextmanager
 def tool_budget(trainer: Any) -> Iterator[None]:
-    """Let TRL's tool loop go up to a limit that was raised while the loss's divisor stayed.
+    """Let TRL's tool loop use a raised limit while the loss's divisor stays.
 
-    Both are `trainer.max_completion_length` in TRL 1.16: the one is read while a generation batch
-    is made, the other when its losses are taken.
+    Both are `trainer.max_completion_length` in TRL 1.16: the tool loop reads it while a generation
+    batch is made, the loss afterwards.
     """
     budget, divisor = vars(trainer).get(_TOOL_BUDGET), trainer.max_completion_length
     if budget is None:
@@ -160,7 +157,7 @@ def tool_budget(trainer: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if trainer.max_completion_length == budget:  # else somebody has set another one meanwhile
+        if trainer.max_completion_length == budget:  # else somebody has set another one
             trainer.max_completion_length = divisor
 
 
@@ -182,7 +179,7 @@ def temporary_limit(trainer: Any, limit: int, *, longest_prompt: int = 0) -> Ite
 
 
 def _places(trainer: Any) -> list[tuple[dict[str, Any], str]]:
-    """Every (mapping, key) that holds the limit, whether generation or something else reads it."""
+    """Every (mapping, key) that holds the limit, whoever reads it."""
     places = [(vars(owner), "max_completion_length") for owner in (trainer, trainer.args)]
     if _TOOL_BUDGET in vars(trainer):
         places.append((vars(trainer), _TOOL_BUDGET))
@@ -192,7 +189,7 @@ def _places(trainer: Any) -> list[tuple[dict[str, Any], str]]:
         places.append((vars(backend), "max_completion_length"))  # read at each call
         overrides = [backend.generation_kwargs]
     else:
-        # Continuous batching reads the same object: both copy it at each call.
+        # Continuous batching copies the same object at each call.
         places.append((vars(trainer.generation_config), key))
         overrides = [trainer.generation_kwargs]
     overrides.append(trainer.args.generation_kwargs)

@@ -15,27 +15,27 @@ _PROMPTS_AT_ONCE = 1000
 
 
 def sample_prompts(trainer: Any) -> list[Any]:
-    """Up to 64 prompts, evenly from all over the training data, as the data loader yields them.
+    """Up to 64 prompts, spread evenly over the training data, as the data loader yields them.
 
-    None of them where reading has consequences or tells nothing: a stream may be one that can be
-    read once or that costs a download, a transform of the user's may draw random numbers, and
-    images only count once they are processed.
+    Empty where reading has consequences or shows nothing: a stream may be readable only once or
+    cost a download, a transform of the user's may draw random numbers, and an image has no tokens
+    until it is processed.
     """
     dataset = trainer.train_dataset
     return _evenly(dataset.select_columns("prompt")) if _may_be_read(dataset) else []
 
 
 def longest_prompt(trainer: Any, dataset: Any, *, above: int) -> int:
-    """Tokens of the longest prompt of a data set; 0 where none is above `above`.
+    """Tokens of the longest prompt of a data set; 0 where none exceeds `above`.
 
-    All of it is read, and tokenized unless the bytes already tell: some 5,000 conversations a
-    second. 0 also where only a rollout shows the prompts, or reading has consequences (see
-    `sample_prompts`).
+    It reads the whole data set, some 5,000 conversations a second, and tokenizes only prompts with
+    enough bytes. Also 0 where only a rollout shows the prompts, or where reading has consequences
+    (see `sample_prompts`).
     """
     if not _may_be_read(dataset):
         return 0
     prompts = dataset.select_columns("prompt")
-    # A token is a byte at least. What the chat template adds is less than a whole prompt.
+    # A token has at least one byte. The chat template adds less than a whole prompt.
     added = max(prompt_lengths(trainer, _evenly(prompts)), default=0)
     longest = above
     for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
@@ -46,10 +46,10 @@ def longest_prompt(trainer: Any, dataset: Any, *, above: int) -> int:
 
 
 def prompt_lengths(trainer: Any, prompts: Sequence[Any]) -> list[int]:
-    """Tokens of each prompt, tokenized by the trainer's own method.
+    """Tokens of each prompt, by the trainer's own tokenization.
 
-    None of them where only a rollout itself shows them: environments write into the prompt, and a
-    `rollout_func` does as it likes.
+    Empty where only a rollout shows them: environments write into the prompt, and a `rollout_func`
+    may do anything.
     """
     if writes_prompts_itself(trainer):
         return []
@@ -60,7 +60,7 @@ def prompt_lengths(trainer: Any, prompts: Sequence[Any]) -> list[int]:
 
 
 def is_conversational(prompts: Sequence[Any]) -> bool:
-    """Whether the trainer puts these prompts into the chat template, by TRL's rule."""
+    """Whether TRL puts these prompts into the chat template."""
     import trl
 
     return bool(prompts) and bool(trl.is_conversational({"prompt": prompts[0]}))
@@ -75,7 +75,7 @@ def _may_be_read(dataset: Any) -> bool:
 
 
 def _evenly(prompts: Any) -> list[Any]:
-    """Up to 64 prompts of words, from all over a data set."""
+    """Up to 64 prompts of text, spread evenly over a data set."""
     size = len(prompts)
     number = min(size, PROMPTS_LOOKED_AT)
     drawn = [prompts[i * size // number]["prompt"] for i in range(number)]
@@ -83,13 +83,13 @@ def _evenly(prompts: Any) -> list[Any]:
 
 
 def _bytes(prompt: Any) -> int:
-    """Bytes of all that a prompt holds, as JSON where it is more than a string."""
+    """Bytes of a prompt, of its JSON where it is no string."""
     text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
     return len(text.encode(errors="replace"))
 
 
 def _is_text(prompt: Any) -> bool:
-    """Whether all that a prompt holds are words."""
+    """Whether a prompt holds nothing but text."""
     if not isinstance(prompt, list):
         return isinstance(prompt, str)
     contents = [message["content"] for message in prompt]

@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 
 class _Leave(BaseException):
-    """Not an `Exception`: a subclass of the user's may catch those."""
+    """No `Exception`, which a subclass of the user's may catch."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ def check_prepared(trainer: Any) -> None:
 
 
 def generate(trainer: Any, rows: Sequence[Row]) -> tuple[Any, ...]:
-    """What TRL's `_generate` returns for these rows of the data set, in the model's mode.
+    """The result of TRL's `_generate` for these rows of the data set, in the model's mode.
 
-    The processes do this together, each with as many rows as the others.
+    All processes make this call together, each with the same number of rows.
 
     Args:
         trainer: a GRPOTrainer or RLOOTrainer.
@@ -63,8 +63,8 @@ def generate(trainer: Any, rows: Sequence[Row]) -> tuple[Any, ...]:
 def prompt_lengths(trainer: Any, rows: Sequence[Row]) -> list[int] | None:
     """Tokens of each row's prompt as the model gets it, without generating.
 
-    None where only a rollout itself shows them: environments write into the prompt, and a
-    `rollout_func` does as it likes.
+    None where only a rollout shows them: environments write into the prompt, and a `rollout_func`
+    may do anything.
     """
     if writes_prompts_itself(trainer):
         return None
@@ -74,17 +74,17 @@ def prompt_lengths(trainer: Any, rows: Sequence[Row]) -> list[int] | None:
 
 @contextmanager
 def as_in_training(trainer: Any, num_generations: int) -> Iterator[None]:
-    """Rollouts as training makes them, unseen by the guard and by the trackers."""
+    """Rollouts as training makes them, hidden from the guard and from trackers."""
     handler, args = trainer.callback_handler, trainer.args
     callbacks, report_to = handler.callbacks, args.report_to
-    # A new list: somebody may be in the middle of the old one.
+    # A new list: a caller may be iterating over the old one.
     handler.callbacks = [
         known for known in callbacks if not isinstance(known, hooks.RolloutListener)
     ]
     args.report_to = []  # TRL's profiling contexts log to W&B at once, which moves its step on
     trainer.num_generations = num_generations
     try:
-        trainer.model.train()  # before `train()` it may still be as it was loaded
+        trainer.model.train()  # a loaded model is in evaluation mode until `train()`
         yield
     finally:
         handler.callbacks, args.report_to = callbacks, report_to
@@ -95,7 +95,7 @@ def training_dataset(trainer: Any) -> Any:
     from datasets import Dataset
 
     dataset = trainer.train_dataset
-    # A stream keeps them all: the trainer drops them row by row, and prompts stay what they are.
+    # The trainer drops a stream's columns row by row, which leaves the prompts as they are.
     if not isinstance(dataset, Dataset):
         return dataset
     return trainer._remove_unused_columns(dataset, description="training")

@@ -24,14 +24,14 @@ _MODULE_ATTRIBUTES = (
     "_gradient_checkpointing_func",
 )
 _ROPE_ATTRIBUTES = ("max_seq_len_cached", "original_inv_freq", "attention_scaling")
-"""Endings of what a dynamic position embedding remembers of the longest sequence it has seen."""
+"""Endings of the attributes in which a dynamic position embedding keeps its longest sequence."""
 
 
 @contextmanager
 def put_back(trainer: Any) -> Iterator[None]:
-    """Note the state of trainer, model and random numbers; put it back, whatever happens between.
+    """Note the state of trainer, model and random numbers, and restore it in any case.
 
-    Not noted are the weights, which rollouts do not change, and what others own: a vLLM engine,
+    Left out are the weights, which rollouts do not change, and what others own: a vLLM engine,
     environments, tools, a `rollout_func`.
     """
     with ExitStack() as undo:
@@ -51,7 +51,7 @@ def _note_random_state(trainer: Any) -> Callable[[], None]:
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     device = trainer.accelerator.device
     module = None if device.type == "cpu" else torch.get_device_module(device)
-    # A model may be spread over several devices; MPS has one, and no `_all`.
+    # A model may span several devices; MPS has one, and no `_all`.
     suffix = "_all" if hasattr(module, "get_rng_state_all") else ""
     others = getattr(module, f"get_rng_state{suffix}")() if module else None
 
@@ -97,7 +97,7 @@ def _buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _note_bookkeeping(trainer: Any) -> Callable[[], None]:
-    """The attributes of the trainer and of its state, and what their containers hold."""
+    """The attributes of the trainer and of its state, and the contents of their containers."""
     noted: dict[int, tuple[Any, Any]] = {}
     waiting: list[Any] = [vars(trainer), vars(trainer.state)]
     while waiting:

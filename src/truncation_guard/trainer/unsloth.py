@@ -5,9 +5,9 @@ from typing import Any
 
 
 def rebuilds_loss_mask(trainer: Any) -> bool:
-    """Whether this is Unsloth's trainer, of a version whose loss ignores `tool_mask`.
+    """Whether this is Unsloth's trainer in a version whose loss ignores `tool_mask`.
 
-    Such a loss takes its mask from the token ids, and of what was zeroed only the rows that
+    Such a loss builds its mask from the token ids and reapplies only the rows that
     `mask_truncated_completions` zeroed. Newer versions apply `tool_mask` again.
     """
     names = (f"{base.__module__}.{base.__name__}" for base in type(trainer).__mro__)

@@ -16,9 +16,9 @@ WRAPPED_METHODS = ("_generate", "_calculate_rewards", "_generate_and_score_compl
 
 
 def check_supported(who: str, trainer: Any, remedy: str) -> None:
-    """Refuse a trainer without rollouts of groups.
+    """Refuse a trainer that is neither a GRPOTrainer nor an RLOOTrainer.
 
-    The classes are looked up in `trl` at this moment: Unsloth replaces them there.
+    The classes are looked up in `trl` at each call: Unsloth replaces them there.
 
     Raises:
         TypeError: naming what is supported.
@@ -70,7 +70,7 @@ def check_version(trainer_class: type) -> None:
 
 
 def eos_token_ids(trainer: Any) -> list[int]:
-    """The tokens that end a completion, to TRL: before 1.14.2 the tokenizer's eos alone."""
+    """The tokens that end a completion by TRL's rule: before 1.14.2 the tokenizer's eos alone."""
     if hasattr(trainer, "eos_token_ids"):
         return list(trainer.eos_token_ids)
     processor = trainer.processing_class
@@ -78,7 +78,7 @@ def eos_token_ids(trainer: Any) -> list[int]:
 
 
 def uses_continuous_batching(trainer: Any) -> bool:
-    """Whether transformers generates with continuous batching: `paged` before 1.7."""
+    """Whether transformers generates with continuous batching, called `paged` before TRL 1.7."""
     if hasattr(trainer, "use_transformers_continuous_batching"):
         return bool(trainer.use_transformers_continuous_batching)
     return bool(trainer.use_transformers_paged)
@@ -93,9 +93,9 @@ def unset_max_length() -> int | None:
 
 
 def writes_prompts_itself(trainer: Any) -> bool:
-    """Whether only a rollout shows the prompt: a `rollout_func`, or environments that add to it.
+    """Whether only a rollout shows the prompt: a `rollout_func`, or environments that extend it.
 
-    RLOO has neither. The trainer keeps factories of environments since 1.8, environments before.
+    RLOO has neither. TRL keeps factories of environments since 1.8, environments before.
     """
     environments = getattr(trainer, "environments", None)
     environments = getattr(trainer, "environment_factories", environments)

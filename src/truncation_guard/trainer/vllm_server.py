@@ -16,10 +16,10 @@ _windows: "WeakKeyDictionary[Any, int | None]" = WeakKeyDictionary()
 
 
 def server_window(backend: Any) -> int | None:
-    """Tokens that prompt and completion may have together on the server; None where unknown.
+    """The server's context window in tokens; None where unknown.
 
-    Every process asks for itself: TRL has its client on the main process only. The answer is kept
-    as long as the backend lives.
+    Every process asks for itself, because TRL has its client on the main process only. The answer
+    is kept as long as the backend lives.
 
     Args:
         backend: TRL's `VLLMGeneration` in server mode.
@@ -30,13 +30,13 @@ def server_window(backend: Any) -> int | None:
 
 
 def _ask(backend: Any) -> int | None:
-    # TRL 1.16 makes its address of the same attributes.
+    # TRL 1.16 builds its address from the same attributes.
     address = backend.server_base_url or f"http://{backend.server_host}:{backend.server_port}"
     try:
         with urllib.request.urlopen(
             f"{address.rstrip('/')}/v1/models", timeout=_TIMEOUT_SECONDS
         ) as answer:
-            # TRL generates with the first one, too.
+            # TRL also generates with the first model.
             return int(json.load(answer)["data"][0]["max_model_len"])
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
         _logger.debug("The vLLM server at %s does not tell its window: %s", address, error)
