@@ -154,7 +154,8 @@ def check_histogram(counts: BatchCounts) -> int:
     """Every completion is in the bin of its length, and there are no more bins than needed."""
     lengths = batch_entry(counts, "observe", 0)["lengths"]
     width: int = lengths["bin_width"]
-    for name, exact in (("ended", counts.ended), ("cut", counts.cut)):
+    finished, truncated = counts.lengths.finished_at, counts.lengths.truncated_at
+    for name, exact in (("ended", finished), ("cut", truncated)):
         expected: Counter[int] = Counter()
         for length, number in exact.items():
             upper_edge = next(edge for edge in range(length, length + width) if edge % width == 0)
@@ -164,7 +165,7 @@ def check_histogram(counts: BatchCounts) -> int:
     assert len({edge for name in ("ended", "cut") for edge, _ in lengths[name]}) <= 256
     if width > 1:
         half = width // 2
-        assert len({(n + half - 1) // half for n in [*counts.ended, *counts.cut]}) > 256
+        assert len({(n + half - 1) // half for n in [*finished, *truncated]}) > 256
         assert width.bit_count() == 1
     return width
 

@@ -7,14 +7,13 @@ what that means.
 """
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.checks import is_integer
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 
 FILE_NAME = "truncation_guard.jsonl"
@@ -147,22 +146,19 @@ def read_record(path: Path) -> list[RecordedRun]:
     return runs
 
 
-def batch_lengths(batch: Mapping[str, Any], name: str) -> Counter[int]:
-    """Length in tokens -> completions of a `batch` line: those that `"ended"`, or were `"cut"`.
+def batch_lengths(batch: Mapping[str, Any]) -> LengthHistogram:
+    """The lengths of a `batch` line.
 
-    Of a bin its upper edge counts, of the one that the limit is in the limit.
+    The completions of a bin count at its upper edge, those of the bin with the limit at the limit.
 
     Raises:
-        ValueError: for what is no histogram.
+        KeyError, TypeError, ValueError: for a line that holds no lengths.
     """
     limit, width = batch["limit"], batch["lengths"]["bin_width"]
-    lengths: Counter[int] = Counter()
-    for edge, count in batch["lengths"][name]:
-        if not (is_integer(edge) and is_integer(count) and edge >= 0 and count > 0):
-            raise ValueError(f"{count!r} completions of {edge!r} tokens")
-        holds_limit = limit is not None and edge - width < limit < edge
-        lengths[limit if holds_limit else edge] += count
-    return lengths
+    lengths = LengthHistogram.from_pairs(batch["lengths"]["ended"], batch["lengths"]["cut"])
+    if limit is None:
+        return lengths
+    return lengths.regrouped(lambda edge: limit if edge - width < limit < edge else edge)
 
 
 def _ends_in_newline(file: Any) -> bool:
@@ -203,23 +199,15 @@ def _resume(runs: list[RecordedRun], start: dict[str, Any]) -> None:
 
 def _lengths(counts: BatchCounts) -> dict[str, Any]:
     width = 1
-    while len({-(n // -width) for n in [*counts.ended, *counts.cut]}) > _MOST_BINS:
+    while len({-(n // -width) for n in counts.lengths.tokens}) > _MOST_BINS:
         width *= 2
-    sample = LengthSample.from_histograms(counts.ended, counts.cut)
+    ended, cut = counts.lengths.regrouped(lambda n: -(n // -width) * width).to_pairs()
+    sample = LengthSample.of(counts.lengths)
     return {
         "quantiles": {f"p{round(100 * q)}": sample.quantile(q) for q in _QUANTILES},
         "lengths": {
             "bin_width": width,
-            "ended": _histogram(counts.ended, width),
-            "cut": _histogram(counts.cut, width),
+            "ended": ended,
+            "cut": cut,
         },
     }
-
-
-def _histogram(lengths: Mapping[int, int], width: int) -> list[tuple[int, int]]:
-    """(upper edge in tokens, completions) of every bin that is not empty."""
-    bins: dict[int, int] = {}
-    for length, count in lengths.items():
-        edge = -(length // -width) * width
-        bins[edge] = bins.get(edge, 0) + count
-    return sorted(bins.items())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.batches import batch, groups
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 
 
 def test_completions_and_shares_are_counted_from_the_lengths() -> None:
@@ -102,8 +103,7 @@ def test_batches_add_up_under_the_limits_of_the_later_one() -> None:
         "limit": 512,
         "limit_name": "generation_kwargs['max_new_tokens']",
         "context_window": 2048,
-        "ended": {3: 10, 7: 3, 9: 1},
-        "cut": {8: 4, 512: 4},
+        "lengths": LengthHistogram({3: 10, 7: 3, 9: 1}, {8: 4, 512: 4}),
         "causes": {"limit": 6, "context": 1, "tool": 1},
         "tool_iterations": 3,
         "stopped": 3,
@@ -144,8 +144,9 @@ def test_groups_without_signal_are_unknown_where_one_batch_did_not_measure_them(
 def test_adding_leaves_both_batches_as_they_were() -> None:
     first, later = batch(4, ended={3: 28}), batch(2, ended={3: 30})
     total = first + later
-    assert (first.ended, later.ended, total.ended) == ({3: 28}, {3: 30}, {3: 58})
-    assert (first.cut, later.cut, total.cut) == ({256: 4}, {256: 2}, {256: 6})
+    assert first.lengths == LengthHistogram({3: 28}, {256: 4})
+    assert later.lengths == LengthHistogram({3: 30}, {256: 2})
+    assert total.lengths == LengthHistogram({3: 58}, {256: 6})
 
 
 def test_counts_cannot_be_changed() -> None:

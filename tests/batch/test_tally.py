@@ -44,8 +44,8 @@ def test_every_row_is_counted_by_outcome_cause_and_length(
     rest = np.zeros(len(GroupFigure) + 6, dtype=np.float32)
     rest[-6:] = [4, 8, 2, 2, 0, 0]
     counts = tally(rules, columns, rest, step=3, training=True, num_generations=4)
-    assert counts.ended == {30: 1, 64: 1, 15: 1, 16: 1}
-    assert counts.cut == cut
+    assert counts.lengths.finished_at == {30: 1, 64: 1, 15: 1, 16: 1}
+    assert counts.lengths.truncated_at == cut
     assert counts.causes == {"limit": 1, "context": 1, "tool": 2}
     assert counts.tool_iterations == 1
     assert (counts.stopped, counts.stopped_unasked, counts.searched) == (2, 1, 0)

@@ -81,7 +81,7 @@ def test_the_counts_are_those_of_a_slow_loop(batch: Batch) -> None:
     assert counts.groups.worst == max(map(sum, groups))
     ended = [row for row, cut in zip(batch.completions, batch.truncated, strict=True) if not cut]
     assert counts.stopped == sum(row[-1] != 1 for row in ended)
-    lengths = sorted(n for n, times in counts.ended.items() for _ in range(times))
+    lengths = sorted(n for n, times in counts.lengths.finished_at.items() for _ in range(times))
     assert lengths == sorted(map(len, ended))
 
 

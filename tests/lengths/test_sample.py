@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.stats import CensoredData, ecdf
 
 from truncation_guard import LengthSample, LimitRecommendation, choose_max_completion_length
-from truncation_guard.lengths.sample import add_up
 
 LENGTHS = st.lists(st.integers(1, 4096), min_size=1, max_size=60)
 ROWS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=40)
@@ -284,10 +283,6 @@ def test_a_sample_shows_its_size_and_its_span() -> None:
     assert repr(LengthSample([3, 8, 8], [True, True, False])) == (
         "LengthSample(3 completions of 3 to 8 tokens, 1 truncated)"
     )
-
-
-def test_numbers_of_both_sides_are_added_up() -> None:
-    assert add_up({"a": 1, "b": 2}, {"b": 3, "c": 4}) == {"a": 1, "b": 5, "c": 4}
 
 
 # --- bad input ----------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from support.batches import batch, groups
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice
 from truncation_guard.reporting.monitor import TruncationMonitor, Verdict
 from truncation_guard.reporting.window import Window
@@ -616,7 +616,7 @@ def test_the_window_keeps_the_fewest_newest_batches_that_fill_it() -> None:
     window = Window(64)
     held = []
     for counts in [batch(1, 32), batch(2, 32), batch(3, 32), batch(4, 24), batch(5, 100)]:
-        window.add(counts)
+        window.add(counts.lengths)
         held.append((window.truncated, window.completions, window.full))
     assert held == [
         (1, 32, False),
@@ -625,18 +625,16 @@ def test_the_window_keeps_the_fewest_newest_batches_that_fill_it() -> None:
         (9, 88, True),  # 32 + 32 + 24: without the oldest it would be 56
         (5, 100, True),
     ]
-    assert window.ended == Counter({100: 95})
-    assert window.cut == Counter({256: 5})
+    assert window.lengths == LengthHistogram({100: 95}, {256: 5})
     assert window.share == 0.05
 
 
 def test_the_lengths_of_the_window_are_those_of_its_batches() -> None:
     window = Window(96)
     for ended, cut in [({9: 40}, {}), ({7: 30}, {256: 2}), ({7: 1, 8: 60}, {50: 2, 256: 1})]:
-        window.add(batch(ended=ended, cut=cut))
-    assert window.batches[0] == (Counter({7: 30}), Counter({256: 2}))
-    assert window.ended == Counter({7: 31, 8: 60})
-    assert window.cut == Counter({50: 2, 256: 3})
+        window.add(LengthHistogram(ended, cut))
+    assert window.batches[0] == LengthHistogram({7: 30}, {256: 2})
+    assert window.lengths == LengthHistogram({7: 31, 8: 60}, {50: 2, 256: 3})
 
 
 @settings(deadline=None, max_examples=60)
@@ -648,16 +646,16 @@ def test_the_window_is_the_shortest_end_of_the_history_that_fills_it(
     size: int, sizes: list[tuple[int, int]]
 ) -> None:
     window = Window(size)
-    history = [batch(ended={7: ended}, cut={9: cut}) for cut, ended in sizes]
-    for counts in history:
-        window.add(counts)
+    for cut, ended in sizes:
+        window.add(LengthHistogram({7: ended}, {9: cut}))
     totals = [cut + ended for cut, ended in sizes]
     long_enough = [k for k in range(1, len(totals) + 1) if sum(totals[-k:]) >= size]
     kept = long_enough[0] if long_enough else len(totals)
     assert window.completions == sum(totals[-kept:])
     assert window.truncated == sum(cut for cut, _ in sizes[-kept:])
-    assert window.ended == Counter({7: sum(ended for _, ended in sizes[-kept:])})
-    assert window.cut == +Counter({9: sum(cut for cut, _ in sizes[-kept:])})
+    assert window.lengths == LengthHistogram(
+        {7: sum(ended for _, ended in sizes[-kept:])}, {9: sum(cut for cut, _ in sizes[-kept:])}
+    )
     assert window.full == (sum(totals) >= size)
 
 

@@ -14,6 +14,7 @@ import pytest
 from support.batches import batch, groups
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.options import GuardOptions
 from truncation_guard.record import FILE_NAME, batch_entry, end_entry, read_record, start_entry
 from truncation_guard.reporting.reporter import Reporter
@@ -524,7 +525,7 @@ def test_another_process_writes_nothing_and_keeps_the_same_books(
 
 def test_the_counts_of_a_batch_are_left_as_they_were(tmp_path: Path) -> None:
     counts = batch(3, ended={7: 29})
-    before = replace(counts, ended=dict(counts.ended), cut=dict(counts.cut))
+    before = replace(counts, lengths=counts.lengths + LengthHistogram())
     report = reporter(tmp_path, histogram_every=1)
     for _ in range(2):
         report.batch(counts)

@@ -761,8 +761,9 @@ def test_the_histogram_holds_every_completion_in_at_most_12_bins(longest: int) -
     assert len(rows) == len(histogram_text(counts).splitlines()) - 1
     assert len({first for first, *_ in rows}) <= 12
     for first, last, is_cut, _, number in rows:
-        lengths = counts.cut if is_cut else counts.ended
-        assert number == sum(n for length, n in lengths.items() if first <= length <= last)
+        lengths = counts.lengths
+        within = lengths.truncated_at if is_cut else lengths.finished_at
+        assert number == sum(n for length, n in within.items() if first <= length <= last)
     assert sum(number for *_, number in rows) == counts.completions
     assert max(bar for *_, bar, _ in rows) == 40
 

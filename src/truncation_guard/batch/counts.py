@@ -7,7 +7,7 @@ or to a whole training.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from truncation_guard.lengths.sample import add_up
+from truncation_guard.lengths.histogram import LengthHistogram, add_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,9 @@ class BatchCounts:
     """The setting that the limit comes from."""
     context_window: int | None
     """In tokens, the shortest of all processes; None where unknown."""
-    ended: Mapping[int, int]
-    """Length in tokens -> completions that terminated or stopped at it."""
-    cut: Mapping[int, int]
-    """Length in tokens -> truncated completions that would be longer. What the tool loop left
-    unfinished stands at the limit: it was cut by something else than its own length."""
+    lengths: LengthHistogram
+    """Of all completions. What the tool loop left unfinished stands at the limit: something other
+    than its own length cut it."""
     causes: Mapping[str, int]
     """`limit`, `context`, `tool` -> completions truncated by it."""
     tool_iterations: int
@@ -94,8 +92,7 @@ class BatchCounts:
         """The completions of both, under the later one's limits; means are not kept."""
         return replace(
             later,
-            ended=add_up(self.ended, later.ended),
-            cut=add_up(self.cut, later.cut),
+            lengths=self.lengths + later.lengths,
             causes=add_up(self.causes, later.causes),
             tool_iterations=self.tool_iterations + later.tool_iterations,
             stopped=self.stopped + later.stopped,
@@ -112,17 +109,17 @@ class BatchCounts:
     @property
     def completions(self) -> int:
         """All completions."""
-        return sum(self.ended.values()) + self.truncated
+        return self.lengths.completions
 
     @property
     def truncated(self) -> int:
         """Completions that a limit cut."""
-        return sum(self.cut.values())
+        return self.lengths.truncated
 
     @property
     def share(self) -> float:
         """Share of truncated completions."""
-        return self.truncated / self.completions
+        return self.lengths.share
 
     @property
     def end_of_turn_share(self) -> float:
@@ -134,14 +131,7 @@ class BatchCounts:
     def above_limit(self) -> int:
         """Completions longer than they may be."""
         allowed = self.limit if self.row_limit is None else self.row_limit
-        if allowed is None:
-            return 0
-        return sum(
-            count
-            for lengths in (self.ended, self.cut)
-            for length, count in lengths.items()
-            if length > allowed
-        )
+        return 0 if allowed is None else self.lengths.above(allowed)
 
 
 def _sum_known(left: int | None, right: int | None) -> int | None:

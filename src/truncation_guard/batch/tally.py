@@ -11,6 +11,7 @@ import numpy.typing as npt
 from truncation_guard.batch.counts import BatchCounts, GroupCounts
 from truncation_guard.batch.groups import GroupFigure
 from truncation_guard.batch.outcomes import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
+from truncation_guard.lengths.histogram import LengthHistogram
 
 _CAUSE_NAMES = {
     "limit": (Cause.LIMIT,),
@@ -46,7 +47,6 @@ def tally(
     end_of_turn = columns[Column.END_OF_TURN]
     stopped = outcome == Outcome.STOPPED
     limit = _least_known(columns[Column.LIMIT])
-    ended, cut = length_histograms(columns, limit)
     causes = _histogram(columns[Column.CAUSE])
     figures, sums = rest[: len(GroupFigure)], rest[len(GroupFigure) :]
     means = [_known(sums[i] / sums[i + 1]) if sums[i + 1] else None for i in (0, 2, 4)]
@@ -56,8 +56,7 @@ def tally(
         limit=limit,
         limit_name=rules.limit_name,
         context_window=_least_known(columns[Column.CONTEXT_WINDOW]),
-        ended=ended,
-        cut=cut,
+        lengths=length_histogram(columns, limit),
         causes={
             name: sum(causes[member] for member in members)
             for name, members in _CAUSE_NAMES.items()
@@ -80,8 +79,8 @@ def tally(
     )
 
 
-def length_histograms(columns: _Integers, limit: int | None) -> tuple[Counter[int], Counter[int]]:
-    """Length in tokens -> completions that ended by themselves at it; that would be longer.
+def length_histogram(columns: _Integers, limit: int | None) -> LengthHistogram:
+    """The lengths of the rows.
 
     What the tool loop left unfinished had no room for the next result, or ran out of rounds: how
     long it would be is known neither at its length nor at the limit, and it stands at the limit.
@@ -94,7 +93,7 @@ def length_histograms(columns: _Integers, limit: int | None) -> tuple[Counter[in
     is_truncated = columns[Column.OUTCOME] == Outcome.TRUNCATED
     by_tools = np.isin(columns[Column.CAUSE], (Cause.TOOL, Cause.TOOL_ITERATIONS))
     exceeded = np.where(by_tools, np.maximum(length, limit or 0), length)
-    return _histogram(length[~is_truncated]), _histogram(exceeded[is_truncated])
+    return LengthHistogram(_histogram(length[~is_truncated]), _histogram(exceeded[is_truncated]))
 
 
 def _group_counts(rows: int, num_generations: int, figures: _Floats) -> GroupCounts:

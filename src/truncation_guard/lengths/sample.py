@@ -8,16 +8,15 @@ for it; `extrapolation` offers a range, by that name.
 import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Self, TypeVar, cast
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from truncation_guard.checks import check_share, is_integer, truth_values, whole_numbers
 from truncation_guard.lengths.extrapolation import Plateau, extrapolate, find_plateau
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitRecommendation, recommend
-
-Key = TypeVar("Key")
 
 _ROUNDING = 1e-9
 """Products of hundreds of quotients are off by less than this, shares of a sample by more."""
@@ -77,6 +76,16 @@ class LengthSample:
                 raise ValueError(
                     f"A number of completions must be an integer of at least 0, got {count!r}."
                 )
+        return cls.of(LengthHistogram(ended, cut))
+
+    @classmethod
+    def of(cls, lengths: LengthHistogram) -> Self:
+        """The sample of this histogram.
+
+        Raises:
+            ValueError: without a completion, or for negative lengths.
+        """
+        ended, cut = lengths.finished_at, lengths.truncated_at
         tokens = sorted({n for part in (ended, cut) for n, count in part.items() if count})
         sample = cls(tokens)
         sample._ended = np.array([ended.get(n, 0) for n in tokens], dtype=np.int64)
@@ -120,6 +129,11 @@ class LengthSample:
             for counts in (self._ended, self._cut)
         )
         return ended, cut
+
+    @property
+    def lengths(self) -> LengthHistogram:
+        """The histogram of the sample."""
+        return LengthHistogram(*self.histograms)
 
     def quantile(self, q: float) -> int | None:
         """The shortest length that at least a share `q` of the completions do not exceed.
@@ -287,11 +301,6 @@ def choose_max_completion_length(
     """
     recommendation = LengthSample(lengths).recommend(coverage, multiple_of)
     return cast(int, recommendation.max_completion_length)  # every length is known
-
-
-def add_up(left: Mapping[Key, int], right: Mapping[Key, int]) -> dict[Key, int]:
-    """The numbers of both under each key."""
-    return {key: left.get(key, 0) + right.get(key, 0) for key in [*left, *right]}
 
 
 def _rank(completions: int, q: float) -> int:

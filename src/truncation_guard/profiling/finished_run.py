@@ -12,6 +12,7 @@ from typing import Any
 
 from truncation_guard.checks import check_positive
 from truncation_guard.completions_tables import find_tables, reading
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling.length_profile import LengthProfile
 from truncation_guard.record import FILE_NAME, RecordedRun, batch_lengths, read_record
@@ -21,9 +22,6 @@ _TAKEN_AS_TRUNCATED = 0.95
 _BEYOND = 1.1
 _FEW = 16
 """Texts of more than so many times the limit, and a few tokens, were not cut at it."""
-
-Histograms = tuple[Counter[int], Counter[int]]
-"""Length in tokens -> number of completions: those that ended, and those that were truncated."""
 
 
 def profile_completions(
@@ -111,9 +109,10 @@ def _from_record(path: Path) -> LengthProfile:
         )
     _, batches = runs[-1]
     try:
-        ended, cut, width = _add_up(batches)
+        lengths = LengthHistogram.sum_of(map(batch_lengths, batches))
+        width = max(1, *(batch["lengths"]["bin_width"] for batch in batches))
         limits = [batch["limit"] for batch in batches]
-        sample = LengthSample.from_histograms(ended, cut)
+        sample = LengthSample.of(lengths)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} has a batch without its lengths or limit ({error!r}). Pass a record as a "
@@ -135,17 +134,6 @@ def _from_record(path: Path) -> LengthProfile:
 
 def _training_batches(run: RecordedRun) -> list[Mapping[str, Any]]:
     return [batch for (split, _, _), batch in sorted(run.batches.items()) if split == "train"]
-
-
-def _add_up(batches: Iterable[Mapping[str, Any]]) -> tuple[Counter[int], Counter[int], int]:
-    """The histograms of all batches, and the widest bin."""
-    parts: Histograms = (Counter(), Counter())
-    widest = 1
-    for batch in batches:
-        widest = max(widest, batch["lengths"]["bin_width"])
-        for part, name in zip(parts, ("ended", "cut"), strict=True):
-            part.update(batch_lengths(batch, name))
-    return *parts, widest
 
 
 def _from_tables(path: Path, files: Sequence[Path], tokenizer: Any, limit: int) -> LengthProfile:
@@ -185,7 +173,7 @@ def _from_tables(path: Path, files: Sequence[Path], tokenizer: Any, limit: int) 
     if skipped:
         notes.append(f"{skipped} completions that are not one text were left out.")
     return LengthProfile(
-        sample=LengthSample.from_histograms(ended, cut),
+        sample=LengthSample.of(LengthHistogram(ended, cut)),
         source="completions",
         column=str(path),
         limit=limit,

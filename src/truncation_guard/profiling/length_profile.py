@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from truncation_guard.checks import check_positive
-from truncation_guard.lengths.histogram import Bin, bin_lengths
+from truncation_guard.lengths.histogram import Bin
 from truncation_guard.lengths.recommendation import LimitRecommendation, round_up
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling import tables
@@ -160,7 +160,7 @@ class LengthProfile:
     def bins(self, number: int = 16) -> list[Bin]:
         """The histogram: at most so many bins of one width."""
         check_positive("number", number, "how many bins there may be")
-        return bin_lengths(*self.sample.histograms, number)
+        return self.sample.lengths.bins(number)
 
     def __repr__(self) -> str:
         """Source, size and the two percentiles that matter."""

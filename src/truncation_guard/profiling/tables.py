@@ -5,7 +5,6 @@ The one idea: what is not known is shown as a bound or as "unknown", never as a 
 
 from typing import TYPE_CHECKING
 
-from truncation_guard.lengths.histogram import histogram_lines
 from truncation_guard.lengths.recommendation import percent
 from truncation_guard.rendering import html, plain_lines
 
@@ -37,7 +36,7 @@ def render(profile: "LengthProfile", coverage: float = 0.95, multiple_of: int = 
     return Group(
         Text(_headline(profile)),
         _percentiles(profile),
-        *map(Text, histogram_lines(profile.bins())),
+        *map(Text, profile.sample.lengths.lines(16)),
         _limits(profile),
         *map(Text, [_conclusion(profile, coverage, multiple_of), *notes]),
     )

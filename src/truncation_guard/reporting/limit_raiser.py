@@ -5,16 +5,15 @@ not be better than the first. Only counts that every process has go in, and no f
 processes come to the same number.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import advise
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.reporting.monitor import find_obstacle
-from truncation_guard.reporting.window import from_pairs, to_pairs
 
 Reason = Literal["observed", "doubled", "no-room", "no-effect"]
 
@@ -69,9 +68,8 @@ class LimitRaiser:
         self._size = window
         self._coverage = coverage
         self._limit: int | None = None
-        self._ended: Counter[int] = Counter()
-        self._cut: Counter[int] = Counter()
-        self._bad_window: tuple[Counter[int], Counter[int]] | None = None
+        self._window = LengthHistogram()
+        self._bad_window: LengthHistogram | None = None
         """The window before this one, where it was a bad one."""
         self._longest_prompt = 0
         """In tokens, of those that any process knew of."""
@@ -94,29 +92,26 @@ class LimitRaiser:
         if not batch.training:
             return None
         if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
-            self._start_window()
-            self._bad_window, self._limit = None, batch.limit
+            self._window, self._bad_window, self._limit = LengthHistogram(), None, batch.limit
             if (batch.limit or 0) < (self._raised_from or self.raised_to or 0):
                 # Somebody has lowered it: what the last raise did says nothing any more.
                 self._share_before_raise = self._done = self.raised_to = None
             self._raised_from = None
         if find_obstacle(batch) is not None:  # which the monitor's lines speak of
             return None
-        self._ended.update(batch.ended)
-        self._cut.update(batch.cut)
-        if batch.limit is None or self._ended.total() + self._cut.total() < self._size:
+        self._window += batch.lengths
+        if batch.limit is None or self._window.completions < self._size:
             return None
-        earlier, newer = self._bad_window, (self._ended, self._cut)
-        share = _share(newer)
+        earlier, newer, self._window = self._bad_window, self._window, LengthHistogram()
+        share = newer.share
         before_raise = self._share_before_raise
         if before_raise is not None and share < _STILL * before_raise:
             self._share_before_raise = None  # the raise worked; what comes later is another matter
         self._bad_window = newer if share > self._warn_above else None
-        self._start_window()
         if (
             self._done is not None
             or earlier is None
-            or not _share(earlier) <= share > self._warn_above
+            or not earlier.share <= share > self._warn_above
         ):
             return None
         return self._decide(batch, batch.limit, earlier, newer)
@@ -125,8 +120,8 @@ class LimitRaiser:
         """Windows and history as JSON values."""
         return {
             "limit": self._limit,
-            "window": [to_pairs(self._ended), to_pairs(self._cut)],
-            "bad_window": self._bad_window and [to_pairs(part) for part in self._bad_window],
+            "window": self._window.to_pairs(),
+            "bad_window": self._bad_window and self._bad_window.to_pairs(),
             "raised_to": self.raised_to,
             "share_before_raise": self._share_before_raise,
             # Room there may be in the run that resumes: another ceiling, window or data.
@@ -140,11 +135,10 @@ class LimitRaiser:
         Raises:
             Exception: of whatever kind, if `state` is damaged; nothing has changed then.
         """
-        ended, cut = map(from_pairs, state["window"])
+        window = LengthHistogram.from_pairs(*state["window"])
         bad_window = None
         if state["bad_window"] is not None:
-            bad_ended, bad_cut = map(from_pairs, state["bad_window"])
-            bad_window = (bad_ended, bad_cut)
+            bad_window = LengthHistogram.from_pairs(*state["bad_window"])
         limit, raised_to, share = (
             state[name] for name in ("limit", "raised_to", "share_before_raise")
         )
@@ -154,21 +148,14 @@ class LimitRaiser:
         # Another ceiling is another chance.
         is_done = bool(state["is_done"]) and state["ceiling"] == self._ceiling
         self._limit, self._bad_window, self._share_before_raise = limit, bad_window, share
-        self._ended, self._cut, self.raised_to = ended, cut, raised_to
+        self._window, self.raised_to = window, raised_to
         self._done = "no-effect" if is_done else None
 
-    def _start_window(self) -> None:
-        self._ended, self._cut = Counter(), Counter()
-
     def _decide(
-        self,
-        batch: BatchCounts,
-        limit: int,
-        earlier: tuple[Counter[int], Counter[int]],
-        newer: tuple[Counter[int], Counter[int]],
+        self, batch: BatchCounts, limit: int, earlier: LengthHistogram, newer: LengthHistogram
     ) -> LimitDecision:
-        ended, cut = earlier[0] + newer[0], earlier[1] + newer[1]
-        share, before_raise = _share(newer), self._share_before_raise
+        lengths = earlier + newer
+        share, before_raise = newer.share, self._share_before_raise
         after: int | None = None
         reason: Reason
         least = least_raise(limit)
@@ -184,7 +171,7 @@ class LimitRaiser:
         elif room < least:
             reason = "no-room"
         else:
-            advice = advise(LengthSample.from_histograms(ended, cut), limit, self._coverage)
+            advice = advise(LengthSample.of(lengths), limit, self._coverage)
             reason = "doubled" if advice.quantile is None else "observed"
             after = min(max(advice.next_limit or least, least), room)
         self._done = reason if after is None else None
@@ -197,14 +184,9 @@ class LimitRaiser:
             before=limit,
             after=after,
             reason=reason,
-            shares=(_share(earlier), share),
+            shares=(earlier.share, share),
             share_before_raise=before_raise,
-            completions=ended.total() + cut.total(),
+            completions=lengths.completions,
             ceiling=self._ceiling,
             longest_prompt=self._longest_prompt,
         )
-
-
-def _share(window: tuple[Counter[int], Counter[int]]) -> float:
-    ended, cut = window
-    return cut.total() / (ended.total() + cut.total())

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice, advise
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.options import ENOUGH_COMPLETIONS
-from truncation_guard.reporting.window import Window, from_pairs, to_pairs
+from truncation_guard.reporting.window import Window
 
 Code = Literal[
     "limit-ignored",
@@ -107,7 +108,7 @@ class TruncationMonitor:
                 self._window, self._lowest_share, self._said = Window(self._window.size), None, {}
             self._limit = batch.limit
         earlier_lowest = self._lowest_share
-        self._window.add(batch)
+        self._window.add(batch.lengths)
         if self._window.full:
             shares = (self._window.share, earlier_lowest)
             self._lowest_share = min(share for share in shares if share is not None)
@@ -116,13 +117,13 @@ class TruncationMonitor:
     def evaluate(self, evaluation: BatchCounts) -> Verdict | None:
         """Judge one evaluation; it does not enter the window."""
         window = Window(self._window.size)
-        window.add(evaluation)
+        window.add(evaluation.lengths)
         return self._decide(evaluation, window, None)
 
     def state(self) -> dict[str, Any]:
         """Window and cool-downs as JSON values."""
         return {
-            "window": [[to_pairs(part) for part in batch] for batch in self._window.batches],
+            "window": [batch.to_pairs() for batch in self._window.batches],
             "limit": self._limit,
             "lowest_share": self._lowest_share,
             "said": {code: list(said) for code, said in self._said.items()},
@@ -134,7 +135,7 @@ class TruncationMonitor:
         Raises:
             Exception: of whatever kind, if `state` is damaged; nothing has changed then.
         """
-        batches = deque((from_pairs(ended), from_pairs(cut)) for ended, cut in state["window"])
+        batches = deque(LengthHistogram.from_pairs(*batch) for batch in state["window"])
         limit = state["limit"]
         limit = None if limit is None else int(limit)
         lowest = state["lowest_share"]
@@ -222,12 +223,11 @@ class TruncationMonitor:
         over_window = code == "rising" or (
             code == "truncated" and batch.training and not _at_once(batch)
         )
-        sample = window if over_window else batch
+        lengths = window.lengths if over_window else batch.lengths
         obstacle = find_obstacle(batch, code)
         advice = None
         if obstacle is None and batch.limit is not None:
-            lengths = LengthSample.from_histograms(sample.ended, sample.cut)
-            advice = advise(lengths, batch.limit, self._coverage)
+            advice = advise(LengthSample.of(lengths), batch.limit, self._coverage)
         return Verdict(
             code=code,
             share=share,

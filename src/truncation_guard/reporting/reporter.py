@@ -159,7 +159,7 @@ class Reporter:
         self._write(record.end_entry(total, step))
         advice = None
         if total.limit is not None:
-            sample = LengthSample.from_histograms(total.ended, total.cut)
+            sample = LengthSample.of(total.lengths)
             advice = advise(sample, total.limit, self._options.coverage)
         self._info(warn_lines.summary_line(total, step, advice))
         self._info(warn_lines.histogram_text(total))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.lengths.histogram import bin_lengths, histogram_lines
 from truncation_guard.lengths.recommendation import LimitAdvice, percent
 from truncation_guard.log import PREFIX
 from truncation_guard.options import Mode
@@ -99,7 +98,7 @@ def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> s
 
 def histogram_text(counts: BatchCounts) -> str:
     """Lengths in tokens as lines of text, those of truncated completions apart."""
-    lines = histogram_lines(bin_lengths(counts.ended, counts.cut, _HISTOGRAM_BINS))
+    lines = counts.lengths.lines(_HISTOGRAM_BINS)
     return "\n".join([f"{PREFIX} lengths of {counts.completions} completions in tokens", *lines])
 
 
@@ -137,10 +136,10 @@ def _figures(verdict: Verdict) -> dict[str, object]:
 
 def _limit_ignored(verdict: Verdict, effect: str) -> tuple[str, str]:
     counts = verdict.counts
-    longest = max([*counts.ended, *counts.cut])
     return (
         f"{counts.limit_name}={counts.limit} is not obeyed by what writes the completions: "
-        f"{counts.above_limit} of {counts.completions} are longer, up to {longest} tokens",
+        f"{counts.above_limit} of {counts.completions} are longer, up to {counts.lengths.longest} "
+        "tokens",
         _remedy(verdict),
     )
 

@@ -3,12 +3,12 @@
 The one idea: nothing has to be put right here; a batch becomes a window with its weight.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from truncation_guard.diagnosis.run import RunTrace, Window, number
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.record import RecordedRun, batch_lengths, read_record
 
@@ -78,18 +78,17 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
 
 
 def _window(batch: Mapping[str, Any], step: int | None) -> Window:
-    ended, cut = (batch_lengths(batch, name) for name in ("ended", "cut"))
-    completions = ended.total() + cut.total()
+    lengths = batch_lengths(batch)
+    completions = lengths.completions
     causes = batch["causes"]
     silent, groups = batch["groups_without_signal"], batch["groups"]
     counted = [batch["truncated"], batch["stopped"], causes["context"], causes["tool"]]
     if max(counted) > completions or (silent or 0) > groups:
         raise ValueError("more than there are")
-    for number_of in (completions, groups, silent or 0, *counted, *ended, *cut):
+    for number_of in (completions, groups, silent or 0, *counted, *lengths.tokens):
         _whole(number_of)
-    lengths = [*ended, *cut]
-    tokens = sum(n * count for part in (ended, cut) for n, count in part.items())
-    terminated = sum(n * count for n, count in ended.items())
+    finished = sum(n * count for n, count in lengths.finished_at.items())
+    tokens = finished + sum(n * count for n, count in lengths.truncated_at.items())
     return Window(
         step=step,
         completions=completions,
@@ -97,8 +96,8 @@ def _window(batch: Mapping[str, Any], step: int | None) -> Window:
         elsewhere=(causes["context"] + causes["tool"]) / completions,
         stopped=batch["stopped"] / completions,
         mean_length=tokens / completions,
-        max_length=max(lengths),
-        ended_length=terminated / ended.total() if ended else None,
+        max_length=lengths.longest,
+        ended_length=finished / lengths.finished if lengths.finished else None,
         reward=number(batch["reward"]),
         silent_groups=None if silent is None else silent / groups,
         limit=batch["limit"],
@@ -130,11 +129,12 @@ def _recent_sample(batches: Sequence[Mapping[str, Any]]) -> LengthSample | None:
     under = len(batches)
     while under and batches[under - 1]["limit"] == batches[-1]["limit"]:
         under -= 1
-    parts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    recent: list[LengthHistogram] = []
+    completions = 0
     last = batches[under:]
     for taken, batch in enumerate(reversed(last)):
-        if taken >= len(last) / _LAST_PART and sum(part.total() for part in parts) >= _ENOUGH:
+        if taken >= len(last) / _LAST_PART and completions >= _ENOUGH:
             break
-        for part, name in zip(parts, ("ended", "cut"), strict=True):
-            part.update(batch_lengths(batch, name))
-    return LengthSample.from_histograms(*parts)
+        recent.append(batch_lengths(batch))
+        completions += recent[-1].completions
+    return LengthSample.of(LengthHistogram.sum_of(recent))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from truncation_guard.checks import check_positive, is_integer
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.profiling.dataset.columns import (
@@ -102,7 +103,7 @@ def profile_dataset(
     else:
         counts = count_rows(rows, names, counter, batch_size, progress)
     _check_counts(counts, name)
-    sample = LengthSample.from_histograms(counts.lengths, {})
+    sample = LengthSample.of(LengthHistogram(counts.lengths))
     notes = [
         *_column_notes(name, sample, is_guess=column is None and len(rows.columns) > 1),
         *_sample_notes(counts.rows, max_samples, available, seed),

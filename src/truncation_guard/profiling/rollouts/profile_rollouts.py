@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from truncation_guard.batch.outcomes import Column, GenerationRules, describe_completions
-from truncation_guard.batch.tally import length_histograms
+from truncation_guard.batch.tally import length_histogram
 from truncation_guard.checks import check_positive, is_integer
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling.length_profile import LengthProfile
@@ -92,7 +92,7 @@ def profile_rollouts(
                 rows = _sample(trainer, rules, layout, prompts.rows, advance)
     completions = rows.numpy()
     return LengthProfile(
-        sample=LengthSample.from_histograms(*length_histograms(completions.T, rules.limit)),
+        sample=LengthSample.of(length_histogram(completions.T, rules.limit)),
         source="rollouts",
         limit=limit_before,
         longest_prompt=int(completions[:, Column.LONGEST_PROMPT].max()),
