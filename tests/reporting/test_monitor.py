@@ -338,7 +338,9 @@ def test_a_line_at_once_is_advised_from_its_batch_and_one_over_the_window_from_t
     at_once = said(watch.update(batch(4, of=16, ended={200: 12}, cut={256: 3, 128: 1})))
     assert (at_once.over_window, at_once.share) == (False, 0.25)
     # 12 of 16 ended, so rank 15 is one of the cut, and in 256 tokens at the earliest.
-    assert at_once.advice == LimitAdvice(coverage=0.9, quantile=None, longest=256, next_limit=512)
+    assert at_once.advice == LimitAdvice(
+        coverage=0.9, quantile=None, longest=256, recommended_limit=512
+    )
     assert (at_once.window_truncated, at_once.window_completions) == (4, 76)
     assert at_once.window_share == 4 / 76
 
@@ -348,7 +350,7 @@ def test_a_line_at_once_is_advised_from_its_batch_and_one_over_the_window_from_t
     assert (over_window.over_window, over_window.share) == (True, 4 / 77)
     # 60 rows of 10 tokens, 13 of 270, 4 cut: rank 70 of 77 is 270, whose next multiple is 320.
     assert over_window.advice == LimitAdvice(
-        coverage=0.9, quantile=270, longest=272, next_limit=320
+        coverage=0.9, quantile=270, longest=272, recommended_limit=320
     )
     assert (over_window.window_truncated, over_window.window_completions) == (4, 77)
     assert over_window.window_share == 4 / 77
@@ -359,12 +361,16 @@ def test_a_line_over_the_window_is_advised_from_where_the_window_was_cut() -> No
     assert watch.update(batch(5, of=32, ended={20: 27}, cut={50: 5})) is None
     verdict = said(watch.update(batch(5, of=32, ended={20: 27}, cut={256: 5})))
     # Rank 61 of 64: 54 ended at 20, 5 were cut at 50, 5 at the limit.
-    assert verdict.advice == LimitAdvice(coverage=0.95, quantile=None, longest=256, next_limit=512)
+    assert verdict.advice == LimitAdvice(
+        coverage=0.95, quantile=None, longest=256, recommended_limit=512
+    )
     watch = monitor(window=512, coverage=0.85, warn_above=0.1)
     watch.update(batch(5, of=32, ended={20: 27}, cut={50: 5}))
     verdict = said(watch.update(batch(5, of=32, ended={20: 27}, cut={256: 5})))
     # 54 of 64 ended at 20, fewer than 85 %, and nothing ended behind.
-    assert verdict.advice == LimitAdvice(coverage=0.85, quantile=None, longest=256, next_limit=512)
+    assert verdict.advice == LimitAdvice(
+        coverage=0.85, quantile=None, longest=256, recommended_limit=512
+    )
 
 
 def test_an_evaluation_is_advised_from_its_own_lengths() -> None:
@@ -375,7 +381,9 @@ def test_an_evaluation_is_advised_from_its_own_lengths() -> None:
     verdict = said(monitor(warn_above=0.03).evaluate(replace(evaluation, limit=256)))
     assert (verdict.code, verdict.over_window) == ("truncated", False)
     assert (verdict.share, verdict.window_share) == (0.04, 0.04)
-    assert verdict.advice == LimitAdvice(coverage=0.95, quantile=240, longest=256, next_limit=None)
+    assert verdict.advice == LimitAdvice(
+        coverage=0.95, quantile=240, longest=256, recommended_limit=None
+    )
 
 
 def test_rising_is_about_the_window() -> None:

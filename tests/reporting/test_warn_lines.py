@@ -20,9 +20,9 @@ from truncation_guard.reporting.warn_lines import (
 RAISE_TO_512 = (
     "raise max_completion_length (next try: 512), or size it with truncation_guard.profile_rollouts"
 )
-UNKNOWN = LimitAdvice(coverage=0.95, quantile=None, longest=256, next_limit=512)
-KNOWN = LimitAdvice(coverage=0.95, quantile=300, longest=300, next_limit=320)
-HELD = LimitAdvice(coverage=0.5, quantile=200, longest=200, next_limit=None)
+UNKNOWN = LimitAdvice(coverage=0.95, quantile=None, longest=256, recommended_limit=512)
+KNOWN = LimitAdvice(coverage=0.95, quantile=300, longest=300, recommended_limit=320)
+HELD = LimitAdvice(coverage=0.5, quantile=200, longest=200, recommended_limit=None)
 
 
 def verdict(code: Code, counts: BatchCounts, **overrides: Any) -> Verdict:
@@ -339,7 +339,7 @@ def test_the_effect_of_the_mode_is_said(
             "truncation_guard.profile_rollouts",
         ),
         (
-            LimitAdvice(coverage=0.75, quantile=None, longest=40, next_limit=512),
+            LimitAdvice(coverage=0.75, quantile=None, longest=40, recommended_limit=512),
             "; the 75th percentile of the length is above 40 and not identified -> "
             "raise max_completion_length (next try: 512), or size it with "
             "truncation_guard.profile_rollouts",
@@ -427,7 +427,7 @@ def test_an_obstacle_has_the_same_remedy_in_every_line(
     ],
 )
 def test_the_percentile_is_named_as_an_ordinal(coverage: float, ordinal: str) -> None:
-    advice = LimitAdvice(coverage=coverage, quantile=None, longest=256, next_limit=512)
+    advice = LimitAdvice(coverage=coverage, quantile=None, longest=256, recommended_limit=512)
     assert f"; the {ordinal} percentile of" in line(verdict("truncated", batch(8), advice=advice))
 
 
@@ -719,7 +719,7 @@ def test_the_summary_leaves_out_what_is_not_known() -> None:
         (KNOWN, ", the 95th percentile of the length is 300"),
         (HELD, ", the 50th percentile of the length is 200"),
         (
-            LimitAdvice(coverage=0.9, quantile=None, longest=40, next_limit=512),
+            LimitAdvice(coverage=0.9, quantile=None, longest=40, recommended_limit=512),
             ", the 90th percentile of the length is above 40 and not identified",
         ),
     ],

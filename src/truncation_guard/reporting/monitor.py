@@ -12,7 +12,6 @@ from typing import Any, Literal
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice, advise
-from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.options import ENOUGH_COMPLETIONS
 from truncation_guard.reporting.window import Window
 
@@ -227,7 +226,7 @@ class TruncationMonitor:
         obstacle = find_obstacle(batch, code)
         advice = None
         if obstacle is None and batch.limit is not None:
-            advice = advise(LengthSample.of(lengths), batch.limit, self._coverage)
+            advice = advise(lengths, batch.limit, self._coverage)
         return Verdict(
             code=code,
             share=share,

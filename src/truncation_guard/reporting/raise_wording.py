@@ -4,8 +4,8 @@ The one idea: a raise costs time and memory, so its line says what for; and wher
 nothing, the line says where else to look.
 """
 
-from truncation_guard.lengths.recommendation import percent
 from truncation_guard.reporting.limit_raiser import LimitDecision
+from truncation_guard.shares import percent
 
 LIMIT_RAISED, NOT_LENGTH = "limit-raised", "not-length"
 _ELSEWHERE = (

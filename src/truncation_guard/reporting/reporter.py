@@ -12,7 +12,6 @@ from typing import Any
 from truncation_guard import record
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.recommendation import advise
-from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.options import GuardOptions, Mode
 from truncation_guard.reporting import raise_wording, warn_lines
@@ -34,7 +33,7 @@ class Reporter:
     def __init__(
         self, options: GuardOptions, mode: Mode, *, is_main_process: bool, output_dir: str
     ) -> None:
-        self.advised_limit: int | None = None
+        self.recommended_limit: int | None = None
         """The limit in tokens to try, by the newest WARN line that named one."""
         self.monitor = TruncationMonitor(
             warn_above=options.warn_above,
@@ -159,16 +158,15 @@ class Reporter:
         self._write(record.end_entry(total, step))
         advice = None
         if total.limit is not None:
-            sample = LengthSample.of(total.lengths)
-            advice = advise(sample, total.limit, self._options.coverage)
+            advice = advise(total.lengths, total.limit, self._options.coverage)
         self._info(warn_lines.summary_line(total, step, advice))
         self._info(warn_lines.histogram_text(total))
 
     def _say(self, verdict: Verdict | None) -> None:
         if verdict is None:
             return
-        if verdict.advice is not None and verdict.advice.next_limit is not None:
-            self.advised_limit = verdict.advice.next_limit
+        if verdict.advice is not None and verdict.advice.recommended_limit is not None:
+            self.recommended_limit = verdict.advice.recommended_limit
         if self._is_main_process:
             line = warn_lines.warn_line(
                 verdict,

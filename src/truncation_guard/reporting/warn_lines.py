@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.lengths.recommendation import LimitAdvice, percent
+from truncation_guard.lengths.recommendation import LimitAdvice
 from truncation_guard.log import PREFIX
 from truncation_guard.options import Mode
 from truncation_guard.reporting.monitor import Code, Obstacle, Verdict
+from truncation_guard.shares import percent
 
 SetupCheck = Literal[
     "context",
@@ -256,17 +257,17 @@ def _remedy(verdict: Verdict) -> str:
     name, advice = verdict.counts.limit_name, verdict.advice
     if advice is None:
         return f"set {name}"
-    if advice.next_limit is None:
+    if advice.recommended_limit is None:
         return (
             f"{name}={verdict.counts.limit} holds the coverage of {advice.coverage:g} that was "
             "asked for: raise it all the same, or raise warn_above"
         )
     if advice.quantile is None:
         return (
-            f"raise {name} (next try: {advice.next_limit}), or size it with "
+            f"raise {name} (next try: {advice.recommended_limit}), or size it with "
             "truncation_guard.profile_rollouts"
         )
-    return f"raise {name} to {advice.next_limit}"
+    return f"raise {name} to {advice.recommended_limit}"
 
 
 _OBSTACLES: dict[Obstacle, str] = {
