@@ -8,6 +8,7 @@ import pkgutil
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -44,6 +45,35 @@ def test_the_monitor_and_the_record_load_nothing_heavy() -> None:
     modules = ("reporting.monitor", "reporting.metrics", "record")
     code = "; ".join(f"import truncation_guard.{module}" for module in modules)
     assert loaded_by(code) == {"numpy"}
+
+
+def report_on(cut: dict[int, int], ended: dict[int, int]) -> str:
+    """Code that reports a training and raises its limit, with every quantile on the way."""
+    return f"""
+import sys, tempfile
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from support.batches import batch
+from truncation_guard.options import GuardOptions
+from truncation_guard.reporting.reporter import Reporter
+options = GuardOptions(
+    mode="exclude", truncated_weight=0.0, truncated_reward=0.0, warn_above=0.05, window=64,
+    cooldown=0, coverage=0.95, histogram_every=1, record=True, raise_limit_to=1024,
+)
+report = Reporter(options, "exclude", is_main_process=True, output_dir=tempfile.mkdtemp())
+counts = batch(ended={ended}, cut={cut})
+assert [report.batch(counts) is None for _ in range(2)] == [True, False]
+assert report.recommended_limit is not None
+report.end_training(2)
+"""
+
+
+def test_a_training_in_which_the_limit_alone_cuts_needs_no_scipy() -> None:
+    assert loaded_by(report_on({256: 40}, {100: 20, 256: 4})) == {"numpy"}
+    assert loaded_by(report_on({256: 64}, {})) == {"numpy"}
+
+
+def test_the_test_above_would_see_scipy() -> None:
+    assert loaded_by(report_on({50: 2, 256: 38}, {100: 24})) == {"numpy", "scipy"}
 
 
 def test_the_command_loads_nothing_heavy_before_it_knows_what_to_do() -> None:

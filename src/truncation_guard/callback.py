@@ -103,7 +103,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
     @property
     def advised_limit(self) -> int | None:
         """The `max_completion_length` to try, by the newest WARN line that named one."""
-        return None if self._reporter is None else self._reporter.advised_limit
+        return None if self._reporter is None else self._reporter.recommended_limit
 
     def attach(self, trainer: Any) -> None:
         """Watch this trainer, where it did not get the guard at construction.

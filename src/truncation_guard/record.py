@@ -14,7 +14,7 @@ from typing import Any
 
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.histogram import LengthHistogram
-from truncation_guard.lengths.sample import LengthSample
+from truncation_guard.lengths.quantiles import CensoredLengths
 
 FILE_NAME = "truncation_guard.jsonl"
 _MOST_BINS = 256
@@ -202,7 +202,7 @@ def _lengths(counts: BatchCounts) -> dict[str, Any]:
     while len({-(n // -width) for n in counts.lengths.tokens}) > _MOST_BINS:
         width *= 2
     ended, cut = counts.lengths.regrouped(lambda n: -(n // -width) * width).to_pairs()
-    sample = LengthSample.of(counts.lengths)
+    sample = CensoredLengths(counts.lengths)
     return {
         "quantiles": {f"p{round(100 * q)}": sample.quantile(q) for q in _QUANTILES},
         "lengths": {

@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.rewards import get_soft_overlong_punishment
 
 from truncation_guard.preflight.configuration import check_setup, soft_punishment_findings
-from truncation_guard.reporting.warn_lines import SetupFinding
+from truncation_guard.reporting.setup_finding import SetupFinding
 
 MODES = ("observe", "downweight", "exclude", "penalize")
 WINDOW = 64

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,7 @@ from support.batches import batch, groups
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice
-from truncation_guard.reporting.monitor import TruncationMonitor, Verdict
-from truncation_guard.reporting.window import Window
+from truncation_guard.reporting.monitor import TruncationFinding, TruncationMonitor, keep_newest
 
 IN_ORDER = [
     "limit-ignored",
@@ -40,12 +40,12 @@ def monitor(**settings: Any) -> TruncationMonitor:
 
 
 def codes(of: TruncationMonitor, history: Iterable[BatchCounts]) -> list[str | None]:
-    return [None if verdict is None else verdict.code for verdict in map(of.update, history)]
+    return [None if finding is None else finding.code for finding in map(of.update, history)]
 
 
-def said(verdict: Verdict | None) -> Verdict:
-    assert verdict is not None
-    return verdict
+def said(finding: TruncationFinding | None) -> TruncationFinding:
+    assert finding is not None
+    return finding
 
 
 # --- when each code applies ---------------------------------------------------------------------
@@ -144,9 +144,9 @@ def test_all_truncated_applies_from_a_quarter_of_the_groups_on(
 def test_truncated_applies_at_once_from_a_quarter_and_4_completions_on(
     truncated: int, of: int, expected: str | None
 ) -> None:
-    verdict = monitor().update(batch(truncated, of))
-    assert (verdict and verdict.code) == expected
-    assert verdict is None or not verdict.over_window
+    finding = monitor().update(batch(truncated, of))
+    assert (finding and finding.code) == expected
+    assert finding is None or not finding.over_window
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_truncated_applies_at_once_from_a_quarter_and_4_completions_on(
 def test_truncated_applies_over_a_window_of_64_above_warn_above(
     history: list[tuple[int, int]], expected: list[str | None]
 ) -> None:
-    verdicts = [monitor_.update(batch(*b)) for monitor_ in [monitor(window=512)] for b in history]
-    assert [verdict and verdict.code for verdict in verdicts] == expected
-    assert all(verdict.over_window for verdict in verdicts if verdict)
+    findings = [monitor_.update(batch(*b)) for monitor_ in [monitor(window=512)] for b in history]
+    assert [finding and finding.code for finding in findings] == expected
+    assert all(finding.over_window for finding in findings if finding)
 
 
 @pytest.mark.parametrize(
@@ -317,8 +317,8 @@ def test_a_code_repeats_at_once_when_its_share_is_10_points_worse(
     truncated_of_100: list[int], expected: list[bool]
 ) -> None:
     watch = monitor()
-    verdicts = [watch.update(batch(n, of=100)) for n in truncated_of_100]
-    assert [verdict is not None for verdict in verdicts] == expected
+    findings = [watch.update(batch(n, of=100)) for n in truncated_of_100]
+    assert [finding is not None for finding in findings] == expected
 
 
 def test_a_line_because_it_got_worse_starts_the_wait_anew_and_does_not_lengthen_it() -> None:
@@ -328,7 +328,7 @@ def test_a_line_because_it_got_worse_starts_the_wait_anew_and_does_not_lengthen_
     assert [step for step in range(5, 50) if watch.update(batch(40, of=100, step=step))] == [14, 34]
 
 
-# --- what a verdict says ------------------------------------------------------------------------
+# --- what a finding says ------------------------------------------------------------------------
 
 
 def test_a_line_at_once_is_advised_from_its_batch_and_one_over_the_window_from_the_window() -> None:
@@ -338,9 +338,11 @@ def test_a_line_at_once_is_advised_from_its_batch_and_one_over_the_window_from_t
     at_once = said(watch.update(batch(4, of=16, ended={200: 12}, cut={256: 3, 128: 1})))
     assert (at_once.over_window, at_once.share) == (False, 0.25)
     # 12 of 16 ended, so rank 15 is one of the cut, and in 256 tokens at the earliest.
-    assert at_once.advice == LimitAdvice(coverage=0.9, quantile=None, longest=256, next_limit=512)
-    assert (at_once.window_truncated, at_once.window_completions) == (4, 76)
-    assert at_once.window_share == 4 / 76
+    assert at_once.advice == LimitAdvice(
+        coverage=0.9, quantile=None, longest=256, recommended_limit=512
+    )
+    assert (at_once.window.truncated, at_once.window.completions) == (4, 76)
+    assert at_once.window.share == 4 / 76
 
     watch = monitor(window=512, coverage=0.9)
     watch.update(batch(0, of=60, ended={10: 60}, limit=272))
@@ -348,23 +350,27 @@ def test_a_line_at_once_is_advised_from_its_batch_and_one_over_the_window_from_t
     assert (over_window.over_window, over_window.share) == (True, 4 / 77)
     # 60 rows of 10 tokens, 13 of 270, 4 cut: rank 70 of 77 is 270, whose next multiple is 320.
     assert over_window.advice == LimitAdvice(
-        coverage=0.9, quantile=270, longest=272, next_limit=320
+        coverage=0.9, quantile=270, longest=272, recommended_limit=320
     )
-    assert (over_window.window_truncated, over_window.window_completions) == (4, 77)
-    assert over_window.window_share == 4 / 77
+    assert (over_window.window.truncated, over_window.window.completions) == (4, 77)
+    assert over_window.window.share == 4 / 77
 
 
 def test_a_line_over_the_window_is_advised_from_where_the_window_was_cut() -> None:
     watch = monitor(window=512, warn_above=0.1)
     assert watch.update(batch(5, of=32, ended={20: 27}, cut={50: 5})) is None
-    verdict = said(watch.update(batch(5, of=32, ended={20: 27}, cut={256: 5})))
+    finding = said(watch.update(batch(5, of=32, ended={20: 27}, cut={256: 5})))
     # Rank 61 of 64: 54 ended at 20, 5 were cut at 50, 5 at the limit.
-    assert verdict.advice == LimitAdvice(coverage=0.95, quantile=None, longest=256, next_limit=512)
+    assert finding.advice == LimitAdvice(
+        coverage=0.95, quantile=None, longest=256, recommended_limit=512
+    )
     watch = monitor(window=512, coverage=0.85, warn_above=0.1)
     watch.update(batch(5, of=32, ended={20: 27}, cut={50: 5}))
-    verdict = said(watch.update(batch(5, of=32, ended={20: 27}, cut={256: 5})))
+    finding = said(watch.update(batch(5, of=32, ended={20: 27}, cut={256: 5})))
     # 54 of 64 ended at 20, fewer than 85 %, and nothing ended behind.
-    assert verdict.advice == LimitAdvice(coverage=0.85, quantile=None, longest=256, next_limit=512)
+    assert finding.advice == LimitAdvice(
+        coverage=0.85, quantile=None, longest=256, recommended_limit=512
+    )
 
 
 def test_an_evaluation_is_advised_from_its_own_lengths() -> None:
@@ -372,18 +378,20 @@ def test_an_evaluation_is_advised_from_its_own_lengths() -> None:
     watch.update(batch(0, of=512, ended={10: 512}))
     evaluation = batch(8, of=200, training=False, ended={240: 192}, cut={256: 8}, limit=128)
     assert said(watch.evaluate(evaluation)).code == "limit-ignored"
-    verdict = said(monitor(warn_above=0.03).evaluate(replace(evaluation, limit=256)))
-    assert (verdict.code, verdict.over_window) == ("truncated", False)
-    assert (verdict.share, verdict.window_share) == (0.04, 0.04)
-    assert verdict.advice == LimitAdvice(coverage=0.95, quantile=240, longest=256, next_limit=None)
+    finding = said(monitor(warn_above=0.03).evaluate(replace(evaluation, limit=256)))
+    assert (finding.code, finding.over_window) == ("truncated", False)
+    assert (finding.share, finding.window.share) == (0.04, 0.04)
+    assert finding.advice == LimitAdvice(
+        coverage=0.95, quantile=240, longest=256, recommended_limit=None
+    )
 
 
 def test_rising_is_about_the_window() -> None:
     watch = monitor(window=100, nothing_pushes_back=True)
     watch.update(batch(10, 100))
-    verdict = said(watch.update(batch(16, 100)))
-    assert (verdict.code, verdict.over_window, verdict.share) == ("rising", True, 0.16)
-    assert verdict.lowest_share == 0.10
+    finding = said(watch.update(batch(16, 100)))
+    assert (finding.code, finding.over_window, finding.share) == ("rising", True, 0.16)
+    assert finding.lowest_share == 0.10
 
 
 @pytest.mark.parametrize(
@@ -398,29 +406,29 @@ def test_rising_is_about_the_window() -> None:
         (batch(1, groups=groups(8, truncated_without_signal=5)), 0.625),
     ],
 )
-def test_the_share_of_a_verdict_is_that_of_what_is_wrong(counts: BatchCounts, share: float) -> None:
-    verdict = said(monitor().update(counts))
-    assert verdict.share == share
-    assert verdict.counts is counts
-    assert not verdict.over_window
+def test_the_share_of_a_finding_is_that_of_what_is_wrong(counts: BatchCounts, share: float) -> None:
+    finding = said(monitor().update(counts))
+    assert finding.share == share
+    assert finding.counts is counts
+    assert not finding.over_window
 
 
 def test_there_is_no_advice_and_no_obstacle_without_a_limit() -> None:
-    verdict = said(monitor().update(batch(16, limit=None)))
-    assert (verdict.code, verdict.obstacle, verdict.advice) == ("truncated", None, None)
+    finding = said(monitor().update(batch(16, limit=None)))
+    assert (finding.code, finding.obstacle, finding.advice) == ("truncated", None, None)
 
 
 # --- what a longer limit does not help against --------------------------------------------------
 
 
-def every_code(counts: BatchCounts, **settings: Any) -> dict[str, Verdict]:
-    """Every verdict on a batch: the next code comes while those before it are cooling down."""
+def every_code(counts: BatchCounts, **settings: Any) -> dict[str, TruncationFinding]:
+    """Every finding on a batch: the next code comes while those before it are cooling down."""
     watch = monitor(**settings)
     watch.update(batch(0, 128))
-    verdicts: dict[str, Verdict] = {}
-    while (verdict := watch.update(counts)) is not None:
-        verdicts[verdict.code] = verdict
-    return verdicts
+    findings: dict[str, TruncationFinding] = {}
+    while (finding := watch.update(counts)) is not None:
+        findings[finding.code] = finding
+    return findings
 
 
 @pytest.mark.parametrize(
@@ -458,11 +466,11 @@ def test_with_an_obstacle_no_line_on_the_batch_has_advice_on_the_limit(
 ) -> None:
     affected = groups(8, all_truncated=4, truncated_without_signal=4)
     counts = batch(16, of=32, groups=affected, **changes)
-    verdicts = every_code(counts, nothing_pushes_back=True)
-    assert list(verdicts)[-4:] == ["all-truncated", "truncated", "no-signal", "rising"]
-    assert {verdict.obstacle for verdict in verdicts.values()} == {obstacle}
-    for verdict in verdicts.values():
-        assert (verdict.advice is None) == (obstacle is not None)
+    findings = every_code(counts, nothing_pushes_back=True)
+    assert list(findings)[-4:] == ["all-truncated", "truncated", "no-signal", "rising"]
+    assert {finding.obstacle for finding in findings.values()} == {obstacle}
+    for finding in findings.values():
+        assert (finding.advice is None) == (obstacle is not None)
 
 
 @pytest.mark.parametrize(
@@ -473,9 +481,9 @@ def test_a_quarter_that_hold_an_end_of_turn_are_said_and_more_than_half_are_an_o
     held: int, said_so: bool, obstacle: str | None
 ) -> None:
     counts = batch(10, of=40, end_of_turn={"2 (<eot>)": held})
-    verdicts = every_code(counts)
-    assert ("stop-tokens" in verdicts) == said_so
-    assert verdicts["truncated"].obstacle == obstacle
+    findings = every_code(counts)
+    assert ("stop-tokens" in findings) == said_so
+    assert findings["truncated"].obstacle == obstacle
 
 
 @pytest.mark.parametrize(("of", "said_so"), [(160, False), (152, True)])
@@ -487,9 +495,9 @@ def test_a_missing_stop_token_is_only_said_above_warn_above(of: int, said_so: bo
 
 def test_a_stray_end_of_turn_does_not_stand_before_the_truncated() -> None:
     """A model that samples such a token now and then is no wrong set-up."""
-    verdicts = every_code(batch(16, of=16, end_of_turn={"2 (<eot>)": 1}), warn_above=0.0)
-    assert "stop-tokens" not in verdicts
-    assert verdicts["truncated"].obstacle is None
+    findings = every_code(batch(16, of=16, end_of_turn={"2 (<eot>)": 1}), warn_above=0.0)
+    assert "stop-tokens" not in findings
+    assert findings["truncated"].obstacle is None
 
 
 def test_what_was_seen_under_another_limit_says_nothing_of_this_one() -> None:
@@ -511,8 +519,8 @@ def test_a_share_that_jumps_up_and_down_is_not_worse_each_time() -> None:
 
 
 def test_a_row_that_stopped_for_no_known_reason_is_no_obstacle_to_the_others() -> None:
-    verdicts = every_code(batch(8, stopped=4, stopped_unasked=4))
-    assert {code: verdict.obstacle for code, verdict in verdicts.items()} == {
+    findings = every_code(batch(8, stopped=4, stopped_unasked=4))
+    assert {code: finding.obstacle for code, finding in findings.items()} == {
         "stop-tokens": "stop-tokens",
         "truncated": None,
     }
@@ -520,10 +528,10 @@ def test_a_row_that_stopped_for_no_known_reason_is_no_obstacle_to_the_others() -
 
 def test_where_the_limit_is_not_obeyed_no_line_advises_to_raise_it() -> None:
     """Also while its own line cools down: twice the limit may be less than what is written."""
-    verdicts = every_code(batch(32, cut={300: 32}, groups=groups(8, all_truncated=8)))
-    assert list(verdicts) == ["limit-ignored", "all-truncated", "truncated"]
-    assert {verdict.obstacle for verdict in verdicts.values()} == {"limit-ignored"}
-    assert {verdict.advice for verdict in verdicts.values()} == {None}
+    findings = every_code(batch(32, cut={300: 32}, groups=groups(8, all_truncated=8)))
+    assert list(findings) == ["limit-ignored", "all-truncated", "truncated"]
+    assert {finding.obstacle for finding in findings.values()} == {"limit-ignored"}
+    assert {finding.advice for finding in findings.values()} == {None}
 
 
 def test_an_evaluation_has_its_obstacles_too() -> None:
@@ -554,15 +562,15 @@ def test_an_evaluation_is_judged_by_the_codes_that_do_not_speak_of_advantages() 
     watch = monitor(nothing_pushes_back=True)
     codes(watch, [batch(0, 128)])
     evaluation = replace(everything_wrong(), training=False)
-    verdicts = [watch.evaluate(evaluation) for _ in range(5)]
-    assert [verdict and verdict.code for verdict in verdicts] == [
+    findings = [watch.evaluate(evaluation) for _ in range(5)]
+    assert [finding and finding.code for finding in findings] == [
         "limit-ignored",
         "stop-tokens",
         "context",
         "truncated",
         None,
     ]
-    assert not any(verdict.over_window for verdict in verdicts if verdict)
+    assert not any(finding.over_window for finding in findings if finding)
 
 
 def test_training_and_evaluation_cool_down_apart() -> None:
@@ -601,40 +609,43 @@ def test_an_evaluation_is_a_window_of_its_own(
 ) -> None:
     watch = monitor()
     watch.update(batch(0, 128))
-    verdict = watch.evaluate(batch(truncated, of, training=False))
-    assert (verdict and verdict.code) == expected
-    if verdict is not None:
-        assert (verdict.window_truncated, verdict.window_completions) == (truncated, of)
-        assert verdict.window_share == verdict.share == truncated / of
-        assert not verdict.over_window  # its figures are those of the evaluation
+    finding = watch.evaluate(batch(truncated, of, training=False))
+    assert (finding and finding.code) == expected
+    if finding is not None:
+        assert (finding.window.truncated, finding.window.completions) == (truncated, of)
+        assert finding.window.share == finding.share == truncated / of
+        assert not finding.over_window  # its figures are those of the evaluation
 
 
 # --- the window ---------------------------------------------------------------------------------
 
 
 def test_the_window_keeps_the_fewest_newest_batches_that_fill_it() -> None:
-    window = Window(64)
+    window: deque[LengthHistogram] = deque()
     held = []
     for counts in [batch(1, 32), batch(2, 32), batch(3, 32), batch(4, 24), batch(5, 100)]:
-        window.add(counts.lengths)
-        held.append((window.truncated, window.completions, window.full))
+        window.append(counts.lengths)
+        keep_newest(window, 64)
+        lengths = LengthHistogram.sum_of(window)
+        held.append((lengths.truncated, lengths.completions))
     assert held == [
-        (1, 32, False),
-        (3, 64, True),
-        (5, 64, True),
-        (9, 88, True),  # 32 + 32 + 24: without the oldest it would be 56
-        (5, 100, True),
+        (1, 32),
+        (3, 64),
+        (5, 64),
+        (9, 88),  # 32 + 32 + 24: without the oldest it would be 56
+        (5, 100),
     ]
-    assert window.lengths == LengthHistogram({100: 95}, {256: 5})
-    assert window.share == 0.05
+    assert lengths == LengthHistogram({100: 95}, {256: 5})
+    assert lengths.share == 0.05
 
 
 def test_the_lengths_of_the_window_are_those_of_its_batches() -> None:
-    window = Window(96)
-    for ended, cut in [({9: 40}, {}), ({7: 30}, {256: 2}), ({7: 1, 8: 60}, {50: 2, 256: 1})]:
-        window.add(LengthHistogram(ended, cut))
-    assert window.batches[0] == LengthHistogram({7: 30}, {256: 2})
-    assert window.lengths == LengthHistogram({7: 31, 8: 60}, {50: 2, 256: 3})
+    watch = monitor(window=96, cooldown=0, warn_above=0.01)
+    histograms = [({9: 40}, {}), ({7: 30}, {256: 2}), ({7: 1, 8: 60}, {50: 2, 256: 1})]
+    for ended, cut in histograms:
+        finding = watch.update(batch(ended=ended, cut=cut))
+    assert watch.state()["window"][0] == ([(7, 30)], [(256, 2)])
+    assert said(finding).window == LengthHistogram({7: 31, 8: 60}, {50: 2, 256: 3})
 
 
 @settings(deadline=None, max_examples=60)
@@ -645,18 +656,16 @@ def test_the_lengths_of_the_window_are_those_of_its_batches() -> None:
 def test_the_window_is_the_shortest_end_of_the_history_that_fills_it(
     size: int, sizes: list[tuple[int, int]]
 ) -> None:
-    window = Window(size)
+    window: deque[LengthHistogram] = deque()
     for cut, ended in sizes:
-        window.add(LengthHistogram({7: ended}, {9: cut}))
+        window.append(LengthHistogram({7: ended}, {9: cut}))
+        keep_newest(window, size)
     totals = [cut + ended for cut, ended in sizes]
     long_enough = [k for k in range(1, len(totals) + 1) if sum(totals[-k:]) >= size]
     kept = long_enough[0] if long_enough else len(totals)
-    assert window.completions == sum(totals[-kept:])
-    assert window.truncated == sum(cut for cut, _ in sizes[-kept:])
-    assert window.lengths == LengthHistogram(
+    assert LengthHistogram.sum_of(window) == LengthHistogram(
         {7: sum(ended for _, ended in sizes[-kept:])}, {9: sum(cut for cut, _ in sizes[-kept:])}
     )
-    assert window.full == (sum(totals) >= size)
 
 
 def test_a_shrunken_share_over_the_window_ends_the_lines() -> None:
@@ -692,7 +701,7 @@ def test_a_monitor_that_goes_on_from_a_saved_state_says_what_the_first_would_hav
         batches.append(replace(counts, training=training))
     at = data.draw(st.integers(0, len(batches)))
 
-    def judge(watch: TruncationMonitor, counts: BatchCounts) -> Verdict | None:
+    def judge(watch: TruncationMonitor, counts: BatchCounts) -> TruncationFinding | None:
         return watch.update(counts) if counts.training else watch.evaluate(counts)
 
     settings_ = {"window": 96, "cooldown": 3, "nothing_pushes_back": True}
@@ -729,7 +738,7 @@ def test_the_window_of_the_new_script_wins_over_that_of_the_state() -> None:
     long, short = monitor(window=512), monitor(window=64)
     codes(long, [batch(0, 64) for _ in range(8)])
     short.load_state(through_json(long.state()))
-    assert said(short.update(batch(8, 64))).window_completions == 64
+    assert said(short.update(batch(8, 64))).window.completions == 64
 
 
 def test_the_cool_down_of_the_new_script_counts_for_codes_that_were_not_said_yet() -> None:
@@ -756,7 +765,7 @@ def test_the_state_that_the_damaged_ones_are_made_from_is_whole() -> None:
         watch = monitor()
         watch.load_state(whole)
         assert through_json(watch.state()) == whole
-    assert said(watch.update(batch(8, 32, step=11))).window_completions == 64
+    assert said(watch.update(batch(8, 32, step=11))).window.completions == 64
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_warn_above_none_switches_every_line_off(
     report.batch(evaluation(32))
     report.end_evaluation()
     assert logged(caplog, logging.WARNING) == []
-    assert report.advised_limit is None
+    assert report.recommended_limit is None
     assert len(recorded(tmp_path)) == 2
 
 
@@ -276,7 +276,7 @@ def test_the_advised_limit_is_that_of_the_newest_line_that_named_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     report = reporter(tmp_path, cooldown=0, warn_above=0.01)
-    assert report.advised_limit is None
+    assert report.recommended_limit is None
     for counts, code, advised in [
         (batch(0), None, None),
         (batch(16), "truncated", 512),
@@ -293,23 +293,23 @@ def test_the_advised_limit_is_that_of_the_newest_line_that_named_one(
         caplog.clear()
         report.batch(counts)
         assert codes(caplog) == ([] if code is None else [code])
-        assert report.advised_limit == advised
+        assert report.recommended_limit == advised
 
 
 def test_a_line_on_an_evaluation_advises_too(tmp_path: Path) -> None:
     report = reporter(tmp_path)
     report.batch(evaluation(16))
-    assert report.advised_limit is None
+    assert report.recommended_limit is None
     report.end_evaluation()
-    assert report.advised_limit == 512
+    assert report.recommended_limit == 512
 
 
 def test_under_a_new_limit_the_advice_starts_afresh(tmp_path: Path) -> None:
     report = reporter(tmp_path)
     report.batch(batch(16))
-    assert report.advised_limit == 512
+    assert report.recommended_limit == 512
     report.batch(batch(16, limit=300, cut={300: 16}))
-    assert report.advised_limit == 600
+    assert report.recommended_limit == 600
 
 
 def test_an_ignored_limit_advises_no_limit(
@@ -318,7 +318,7 @@ def test_an_ignored_limit_advises_no_limit(
     report = reporter(tmp_path)
     report.batch(batch(ended={300: 32}))
     assert codes(caplog) == ["limit-ignored"]
-    assert report.advised_limit is None
+    assert report.recommended_limit is None
 
 
 # --- evaluation ---------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ def test_another_process_writes_nothing_and_keeps_the_same_books(
                 report.end_evaluation()
         report.end_training(len(history))
         states.append(report.monitor.state())
-        advised.append(report.advised_limit)
+        advised.append(report.recommended_limit)
         assert bool(caplog.records) == (report is main)
     assert states[1] == states[0]
     assert states[0]["said"].keys() >= {"truncated", "eval/truncated"}

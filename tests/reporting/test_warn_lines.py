@@ -8,8 +8,9 @@ import pytest
 from support.batches import batch, groups
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice
-from truncation_guard.reporting.monitor import Code, TruncationMonitor, Verdict
+from truncation_guard.reporting.monitor import Code, TruncationFinding, TruncationMonitor
 from truncation_guard.reporting.warn_lines import (
     histogram_text,
     plain_warn_line,
@@ -20,28 +21,28 @@ from truncation_guard.reporting.warn_lines import (
 RAISE_TO_512 = (
     "raise max_completion_length (next try: 512), or size it with truncation_guard.profile_rollouts"
 )
-UNKNOWN = LimitAdvice(coverage=0.95, quantile=None, longest=256, next_limit=512)
-KNOWN = LimitAdvice(coverage=0.95, quantile=300, longest=300, next_limit=320)
-HELD = LimitAdvice(coverage=0.5, quantile=200, longest=200, next_limit=None)
+UNKNOWN = LimitAdvice(coverage=0.95, quantile=None, longest=256, recommended_limit=512)
+KNOWN = LimitAdvice(coverage=0.95, quantile=300, longest=300, recommended_limit=320)
+HELD = LimitAdvice(coverage=0.5, quantile=200, longest=200, recommended_limit=None)
 
 
-def verdict(code: Code, counts: BatchCounts, **overrides: Any) -> Verdict:
+def finding(code: Code, counts: BatchCounts, **overrides: Any) -> TruncationFinding:
     figures: dict[str, Any] = {
         "code": code,
         "share": counts.share,
         "counts": counts,
-        "window_share": counts.share,
+        "window": counts.lengths,
         "lowest_share": 0.07,
-        "window_truncated": counts.truncated,
-        "window_completions": counts.completions,
         "over_window": False,
         "obstacle": None,
         "advice": None if overrides.get("obstacle") else UNKNOWN,
     }
-    return Verdict(**(figures | overrides))
+    return TruncationFinding(**(figures | overrides))
 
 
-def line(of: Verdict, mode: Any = "downweight", weight: float = 0.0, reward: float = 0.0) -> str:
+def line(
+    of: TruncationFinding, mode: Any = "downweight", weight: float = 0.0, reward: float = 0.0
+) -> str:
     return warn_line(of, mode, weight, reward)
 
 
@@ -71,7 +72,7 @@ TOOL_ITERATIONS = (
 
 def test_the_line_of_limit_ignored() -> None:
     counts = batch(ended={100: 29, 300: 2}, cut={410: 1}, causes={"limit": 1}, step=3)
-    assert line(verdict("limit-ignored", counts, obstacle="limit-ignored")) == (
+    assert line(finding("limit-ignored", counts, obstacle="limit-ignored")) == (
         "[truncation-guard] WARN limit-ignored step=3 mode=downweight share=0.03125 "
         "completions=1/32 groups=0/8 worst=0/4 limit=256 | "
         "max_completion_length=256 is not obeyed by what writes the completions: 3 of 32 are "
@@ -90,7 +91,7 @@ def test_the_line_of_stop_tokens_that_a_row_holds() -> None:
         end_of_turn={"2 (<eot>)": 4},
         groups=groups(1, truncated=1, all_truncated=1, worst=4),
     )
-    assert line(verdict("stop-tokens", counts, obstacle="stop-tokens")) == (
+    assert line(finding("stop-tokens", counts, obstacle="stop-tokens")) == (
         "[truncation-guard] WARN stop-tokens step=0 mode=downweight share=1 completions=4/4 "
         "groups=1/1 worst=4/4 limit=8 | "
         "4 of the 4 unfinished completions that were searched hold token 2 (<eot>), which looks "
@@ -103,7 +104,7 @@ def test_the_line_of_stop_tokens_that_a_row_holds() -> None:
 
 def test_the_line_of_stop_tokens_for_rows_that_ended_for_no_known_reason() -> None:
     counts = batch(of=8, limit=8, ended={3: 8}, stopped=8, stopped_unasked=8, stop_tokens=(1, 106))
-    assert line(verdict("stop-tokens", counts, obstacle="stop-tokens")) == (
+    assert line(finding("stop-tokens", counts, obstacle="stop-tokens")) == (
         "[truncation-guard] WARN stop-tokens step=0 mode=downweight share=0 completions=0/8 "
         "groups=0/8 worst=0/4 limit=8 | "
         "8 of 8 completions ended below every limit on none of the stop tokens (1, 106), and "
@@ -123,7 +124,7 @@ def test_the_line_of_stop_tokens_names_every_token_and_both_reasons() -> None:
         end_of_turn={"2 (<eot>)": 7, "3 (<end>)": 3},
         stop_tokens=(1, 5),
     )
-    fact = line(verdict("stop-tokens", counts)).split(" | ")[1].split(" -> ")[0]
+    fact = line(finding("stop-tokens", counts)).split(" | ")[1].split(" -> ")[0]
     assert fact == (
         "7 of the 12 unfinished completions that were searched hold token 2 (<eot>), which looks "
         "like an end of turn, but generation only stops at 1, 5; "
@@ -136,7 +137,7 @@ def test_the_line_of_stop_tokens_names_every_token_and_both_reasons() -> None:
 
 def test_the_line_of_context() -> None:
     counts = batch(6, of=24, causes={"limit": 1, "context": 5}, groups=groups(6, truncated=4))
-    assert line(verdict("context", counts, obstacle="context")) == (
+    assert line(finding("context", counts, obstacle="context")) == (
         "[truncation-guard] WARN context step=0 mode=downweight share=0.25 completions=6/24 "
         "groups=4/6 worst=0/4 limit=256 causes=limit:1,context:5 | "
         "5 of 24 completions were cut off because prompt and completion fill the context window "
@@ -147,7 +148,7 @@ def test_the_line_of_context() -> None:
 
 
 def test_the_line_of_all_truncated() -> None:
-    assert line(verdict("all-truncated", cut_24_of_32())) == (
+    assert line(finding("all-truncated", cut_24_of_32())) == (
         "[truncation-guard] WARN all-truncated step=12 mode=downweight share=0.75 "
         "completions=24/32 groups=3/4 worst=8/8 limit=256 | "
         "all completions of 3 of 4 groups were cut off at max_completion_length=256 before they "
@@ -160,7 +161,7 @@ def test_the_line_of_all_truncated() -> None:
 
 
 def test_the_line_of_truncated_at_once() -> None:
-    assert line(verdict("truncated", cut_24_of_32())) == (
+    assert line(finding("truncated", cut_24_of_32())) == (
         "[truncation-guard] WARN truncated step=12 mode=downweight share=0.75 "
         "completions=24/32 groups=3/4 worst=8/8 limit=256 | "
         "75% of completions were cut off at max_completion_length=256 before they finished (their "
@@ -172,13 +173,11 @@ def test_the_line_of_truncated_at_once() -> None:
 
 
 def test_the_line_of_truncated_over_the_window() -> None:
-    of = verdict(
+    of = finding(
         "truncated",
         batch(2, of=64, step=7),
         share=0.0625,
-        window_share=0.0625,
-        window_truncated=32,
-        window_completions=512,
+        window=LengthHistogram({100: 480}, {256: 32}),
         over_window=True,
     )
     assert line(of) == (
@@ -194,7 +193,7 @@ def test_the_line_of_truncated_over_the_window() -> None:
 
 def test_the_line_of_truncated_in_an_evaluation() -> None:
     counts = batch(16, of=64, training=False, groups=groups(64, truncated=16, worst=1, size=1))
-    assert line(verdict("truncated", counts, advice=KNOWN), mode="exclude") == (
+    assert line(finding("truncated", counts, advice=KNOWN), mode="exclude") == (
         "[truncation-guard] WARN truncated step=0 mode=exclude split=eval share=0.25 "
         "completions=16/64 groups=16/64 worst=1/1 limit=256 | "
         "25% of completions were cut off at max_completion_length=256 before they finished "
@@ -205,7 +204,7 @@ def test_the_line_of_truncated_in_an_evaluation() -> None:
 
 def test_the_line_of_context_in_an_evaluation() -> None:
     counts = batch(8, of=64, training=False, causes={"limit": 0, "context": 8})
-    assert line(verdict("context", counts, obstacle="context"), mode="exclude") == (
+    assert line(finding("context", counts, obstacle="context"), mode="exclude") == (
         "[truncation-guard] WARN context step=0 mode=exclude split=eval share=0.125 "
         "completions=8/64 groups=0/8 worst=0/4 limit=256 causes=context:8 | "
         "8 of 64 completions were cut off because prompt and completion fill the context window "
@@ -224,7 +223,7 @@ def test_the_line_of_truncated_in_the_tool_loop() -> None:
         tool_iterations=7,
         groups=groups(8, truncated=8, worst=1),
     )
-    assert line(verdict("truncated", counts, obstacle="tool-iterations"), mode="observe") == (
+    assert line(finding("truncated", counts, obstacle="tool-iterations"), mode="observe") == (
         "[truncation-guard] WARN truncated step=0 mode=observe share=0.25 completions=8/32 "
         "groups=8/8 worst=1/4 limit=256 causes=limit:1,tool:7 | "
         "25% of completions were cut off in the tool loop before they finished (nothing is changed "
@@ -236,7 +235,7 @@ def test_the_line_of_truncated_in_the_tool_loop() -> None:
 
 def test_the_line_of_truncated_without_a_limit() -> None:
     counts = batch(8, of=32, limit=None, causes={"limit": 0, "context": 4, "tool": 4})
-    assert line(verdict("truncated", counts, advice=None)) == (
+    assert line(finding("truncated", counts, advice=None)) == (
         "[truncation-guard] WARN truncated step=0 mode=downweight share=0.25 completions=8/32 "
         "groups=0/8 worst=0/4 limit=None causes=context:4,tool:4 | "
         "25% of completions were cut off before they finished (their "
@@ -247,7 +246,7 @@ def test_the_line_of_truncated_without_a_limit() -> None:
 
 def test_the_line_of_no_signal() -> None:
     counts = batch(10, of=40, groups=groups(10, truncated=4, truncated_without_signal=3, worst=4))
-    assert line(verdict("no-signal", counts), mode="exclude") == (
+    assert line(finding("no-signal", counts), mode="exclude") == (
         "[truncation-guard] WARN no-signal step=0 mode=exclude share=0.25 completions=10/40 "
         "groups=4/10 worst=4/4 limit=256 | "
         "3 of 10 groups have truncated completions (they are left out of the baseline and of the "
@@ -260,18 +259,16 @@ def test_the_line_of_no_signal() -> None:
 
 
 def test_the_line_of_rising() -> None:
-    of = verdict(
+    of = finding(
         "rising",
         batch(8, of=32, step=90, reward=0.123456),
         share=0.2,
-        window_share=0.2,
-        window_truncated=102,
-        window_completions=512,
+        window=LengthHistogram({100: 408}, {256: 102}),
         over_window=True,
     )
     assert line(of) == (
         "[truncation-guard] WARN rising step=90 mode=downweight share=0.25 completions=8/32 "
-        "groups=0/8 worst=0/4 limit=256 window_share=0.2 window_completions=102/512 | "
+        "groups=0/8 worst=0/4 limit=256 window_share=0.2 window_completions=102/510 | "
         "the share of truncated completions has risen from 7% to 20% while their advantages are "
         "set to 0: nothing pushes back any more (truncation_guard/reward is 0.1235); the 95th "
         "percentile of the length is above 256 and not identified -> "
@@ -283,7 +280,7 @@ def test_the_line_of_rising() -> None:
 
 def test_the_line_of_rising_without_a_reward() -> None:
     """Every reward function abstained, or gave infinity."""
-    of = verdict("rising", batch(8, of=32, reward=None), advice=KNOWN)
+    of = finding("rising", batch(8, of=32, reward=None), advice=KNOWN)
     assert line(of, mode="exclude") == (
         "[truncation-guard] WARN rising step=0 mode=exclude share=0.25 completions=8/32 "
         "groups=0/8 worst=0/4 limit=256 | "
@@ -298,7 +295,7 @@ def test_the_line_of_rising_without_a_reward() -> None:
 @pytest.mark.parametrize("code", get_args(Code))
 def test_every_code_has_a_line(code: Code) -> None:
     counts = batch(8, ended={100: 23, 300: 1}, end_of_turn={"2 (<eot>)": 1})
-    assert line(verdict(code, counts)).startswith(f"[truncation-guard] WARN {code} step=0 ")
+    assert line(finding(code, counts)).startswith(f"[truncation-guard] WARN {code} step=0 ")
 
 
 # --- what is done about the truncated completions -----------------------------------------------
@@ -321,7 +318,7 @@ def test_the_effect_of_the_mode_is_said(
     code: Code, mode: str, weight: float, reward: float, effect: str
 ) -> None:
     counts = cut_24_of_32(causes={"limit": 12, "context": 12})
-    text = line(verdict(code, counts), mode, weight, reward)
+    text = line(finding(code, counts), mode, weight, reward)
     assert f" mode={mode} " in text
     assert f"({effect})" in text
 
@@ -339,7 +336,7 @@ def test_the_effect_of_the_mode_is_said(
             "truncation_guard.profile_rollouts",
         ),
         (
-            LimitAdvice(coverage=0.75, quantile=None, longest=40, next_limit=512),
+            LimitAdvice(coverage=0.75, quantile=None, longest=40, recommended_limit=512),
             "; the 75th percentile of the length is above 40 and not identified -> "
             "raise max_completion_length (next try: 512), or size it with "
             "truncation_guard.profile_rollouts",
@@ -367,7 +364,7 @@ def test_the_effect_of_the_mode_is_said(
 def test_fact_and_remedy_follow_from_the_lengths(
     code: Code, before: str, advice: LimitAdvice | None, end: str
 ) -> None:
-    assert line(verdict(code, cut_24_of_32(), advice=advice)).endswith(before + end)
+    assert line(finding(code, cut_24_of_32(), advice=advice)).endswith(before + end)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +396,7 @@ def test_an_obstacle_has_the_same_remedy_in_every_line(
     code: Code, after: str, obstacle: str, remedy: str
 ) -> None:
     counts = cut_24_of_32(end_of_turn={"2 (<eot>)": 24})
-    fact, found = line(verdict(code, counts, obstacle=obstacle)).split(" -> ")
+    fact, found = line(finding(code, counts, obstacle=obstacle)).split(" -> ")
     assert found == remedy + after
     assert "percentile" not in fact
 
@@ -427,8 +424,8 @@ def test_an_obstacle_has_the_same_remedy_in_every_line(
     ],
 )
 def test_the_percentile_is_named_as_an_ordinal(coverage: float, ordinal: str) -> None:
-    advice = LimitAdvice(coverage=coverage, quantile=None, longest=256, next_limit=512)
-    assert f"; the {ordinal} percentile of" in line(verdict("truncated", batch(8), advice=advice))
+    advice = LimitAdvice(coverage=coverage, quantile=None, longest=256, recommended_limit=512)
+    assert f"; the {ordinal} percentile of" in line(finding("truncated", batch(8), advice=advice))
 
 
 # --- what cut them ------------------------------------------------------------------------------
@@ -456,27 +453,27 @@ def test_the_causes_are_listed_where_the_limit_was_not_the_only_one(
         ("truncated", "75% of completions"),
         ("all-truncated", "all completions of 3 of 4 groups"),
     ):
-        text = line(verdict(code, cut_24_of_32(causes=causes)))
+        text = line(finding(code, cut_24_of_32(causes=causes)))
         assert re.findall(r" causes=(\S+) ", text) == ([] if figure is None else [figure])
         assert f" | {subject} were cut off {where} before they finished" in text
 
 
 @pytest.mark.parametrize(
-    ("share", "number", "percent"),
+    ("truncated", "of", "number", "percent"),
     [
-        (1 / 3, "0.3333", "33.33"),
-        (0.0625, "0.0625", "6.25"),
-        (0.5, "0.5", "50"),
-        (1.0, "1", "100"),
-        (5 / 512, "0.009766", "0.9766"),
-        (4099 / 4100, "0.9998", "99.98"),
+        (1, 3, "0.3333", "33.33"),
+        (2, 32, "0.0625", "6.25"),
+        (4, 8, "0.5", "50"),
+        (8, 8, "1", "100"),
+        (5, 512, "0.009766", "0.9766"),
+        (4099, 4100, "0.9998", "99.98"),
     ],
 )
-def test_shares_have_four_digits(share: float, number: str, percent: str) -> None:
-    of = verdict("truncated", batch(8), share=share, window_share=share, over_window=True)
-    text = line(of)
-    assert f" window_share={number} " in text
-    assert f" | {percent}% of the last 32 completions were cut off" in text
+def test_shares_have_four_digits(truncated: int, of: int, number: str, percent: str) -> None:
+    window = batch(truncated, of).lengths
+    text = line(finding("truncated", batch(8), share=window.share, window=window, over_window=True))
+    assert f" window_share={number} window_completions={truncated}/{of} " in text
+    assert f" | {percent}% of the last {of} completions were cut off" in text
 
 
 # --- from counts to lines: the monitor and the wording together ---------------------------------
@@ -576,7 +573,7 @@ def test_a_line_over_the_window_does_not_blame_the_limit_for_what_the_tool_loop_
 @pytest.mark.parametrize("mode", ["observe", "downweight", "exclude", "penalize"])
 def test_an_evaluation_does_not_say_that_anything_was_changed(code: Code, mode: str) -> None:
     counts = batch(8, training=False, causes={"limit": 0, "context": 8})
-    text = line(verdict(code, counts), mode)
+    text = line(finding(code, counts), mode)
     assert re.findall(r"\(([^()]+)\)(?:;| ->)", text) == ["evaluation is only measured"]
 
 
@@ -602,11 +599,11 @@ def test_the_limit_has_the_name_of_the_setting_that_holds_it(
 ) -> None:
     name = "generation_kwargs['max_new_tokens']"
     counts = cut_24_of_32(limit_name=name)
-    fact, found = line(verdict("truncated", counts, advice=advice)).split(" -> ")
+    fact, found = line(finding("truncated", counts, advice=advice)).split(" -> ")
     assert f" | 75% of completions were cut off at {name}=256 before they finished" in fact
     assert found == remedy
     ignored = batch(ended={300: 32}, limit_name=name)
-    text = line(verdict("limit-ignored", ignored, obstacle="limit-ignored"))
+    text = line(finding("limit-ignored", ignored, obstacle="limit-ignored"))
     assert f" | {name}=256 is not obeyed by what writes the completions: 32 of 32" in text
 
 
@@ -626,7 +623,7 @@ def test_where_the_limit_is_ignored_no_line_says_that_it_cut() -> None:
 def test_no_line_speaks_of_a_limit_of_none() -> None:
     """Over a window, the newest batch may hold no truncated completion at all."""
     counts = batch(0, limit=None)
-    text = line(verdict("truncated", counts, share=0.2, over_window=True, advice=None))
+    text = line(finding("truncated", counts, share=0.2, over_window=True, advice=None))
     assert " | 20% of the last 32 completions were cut off before they finished (" in text
     assert "max_completion_length=None" not in text
 
@@ -666,7 +663,7 @@ def test_every_line_follows_the_grammar(
         end_of_turn={"2 (<eot>)": 1},
         reward=0.5,
     )
-    text = line(verdict(code, counts, over_window=over_window, **why), mode="exclude")
+    text = line(finding(code, counts, over_window=over_window, **why), mode="exclude")
     match = GRAMMAR.fullmatch(text)
     assert match is not None
     assert match["code"] == code
@@ -677,7 +674,7 @@ def test_every_line_follows_the_grammar(
 
 def test_a_line_break_in_the_name_of_a_token_does_not_break_the_line() -> None:
     name = "2 (<\n\r\x0b\x0c\x1c\x85\u2028\u2029end>)"
-    text = line(verdict("stop-tokens", batch(8, end_of_turn={name: 8})))
+    text = line(finding("stop-tokens", batch(8, end_of_turn={name: 8})))
     assert len(text.splitlines()) == 1
     assert "token 2 (< end>), which" in text
 
@@ -719,7 +716,7 @@ def test_the_summary_leaves_out_what_is_not_known() -> None:
         (KNOWN, ", the 95th percentile of the length is 300"),
         (HELD, ", the 50th percentile of the length is 200"),
         (
-            LimitAdvice(coverage=0.9, quantile=None, longest=40, next_limit=512),
+            LimitAdvice(coverage=0.9, quantile=None, longest=40, recommended_limit=512),
             ", the 90th percentile of the length is above 40 and not identified",
         ),
     ],

@@ -1,19 +1,19 @@
-"""What may lie behind the cuts: a range, or the reasons for giving none.
+"""What may lie behind the limit: a range, or none.
 
-The one idea: lengths under a limit cannot tell a long tail from completions that never end. So
-what is said past the limit is a range over two families, under the assumption that all of them end,
-and nothing is said where the lengths themselves speak against it.
+Lengths under a limit cannot tell a long tail from completions that never end. So what is said past
+the limit is a range over two families, under the assumption that all completions end, and nothing
+is said where the lengths themselves speak against it.
 """
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from truncation_guard.lengths.sample import LengthSample
+from truncation_guard.lengths.histogram import LengthHistogram
+from truncation_guard.lengths.quantiles import CensoredLengths
 
 _ENOUGH_ENDED = 20
 _ENOUGH_LENGTHS = 5
@@ -50,7 +50,17 @@ class Plateau:
     limits, a fifth of it ended under the lower one, and at least 20 went past it."""
 
 
-def find_plateau(sample: "LengthSample") -> Plateau | None:
+def quantile_range(sample: CensoredLengths, q: float) -> tuple[int, int] | None:
+    """Where the quantile is or may be: see `LengthSample.quantile_range`."""
+    seen = sample.quantile(q)
+    if seen is not None:
+        return seen, seen
+    if q == 1.0 or find_plateau(sample) is not None:
+        return None
+    return _extrapolate(sample.lengths, q)
+
+
+def find_plateau(sample: CensoredLengths) -> Plateau | None:
     """The two limits between which less than a tenth of the unfinished completions ended.
 
     The higher one is where the longest completion was cut. The lower one is the next limit of the
@@ -59,57 +69,59 @@ def find_plateau(sample: "LengthSample") -> Plateau | None:
     Returns:
         None where more than that ended between them, and where the longest of all was not cut.
     """
-    ended, cut = sample.histograms
-    after = sample.longest
-    if after not in cut:
+    lengths, after = sample.lengths, sample.longest
+    cuts = lengths.truncated_at
+    if after not in cuts:
         return None
-    lower = [n for n, count in cut.items() if n * _APART <= after and count >= _ENOUGH_CUT]
+    lower = [n for n, count in cuts.items() if n * _APART <= after and count >= _ENOUGH_CUT]
     before = max(lower, default=after // 2)
     # Both are known, being of limits within what was seen, and neither is 0.
     share_before = cast(float, sample.share_truncated(before))
     share_after = cast(float, sample.share_truncated(after))
     if share_before - share_after >= _FEW_ENDED * share_before - _ROUNDING:
         return None
-    left = sum(count for part in (ended, cut) for n, count in part.items() if n > before)
-    is_the_end = bool(lower) and share_before <= 1 - _CLEARLY_ENDING and left >= _ENOUGH_LEFT
+    is_the_end = (
+        bool(lower)
+        and share_before <= 1 - _CLEARLY_ENDING
+        and lengths.above(before) >= _ENOUGH_LEFT
+    )
     return Plateau(before, after, share_before, share_after, is_the_end)
 
 
-def extrapolate(
-    ended: Mapping[int, int], cut: Mapping[int, int], q: float
-) -> tuple[int, int] | None:
+def _extrapolate(lengths: LengthHistogram, q: float) -> tuple[int, int] | None:
     """The quantile by log-normal and Weibull fits to a censored sample, if everything ends.
 
     Maximum likelihood by `scipy.stats.fit` of each family, its location held at 0.
 
     Args:
-        ended: length in tokens -> number of completions that ended by themselves at it.
-        cut: length in tokens -> number of truncated completions.
+        lengths: the sample.
         q: in (0, 1).
 
     Returns:
         The lower and the higher of the two in tokens, both above the longest length. None with
-        fewer than 20 completions that ended or 5 lengths among them, without a fit, and where the
+        fewer than 20 finished completions or 5 lengths among them, without a fit, and where the
         fits put the quantile below the cut or more than ten times past it.
     """
     from scipy import stats
 
-    if sum(ended.values()) < _ENOUGH_ENDED or len(ended) < _ENOUGH_LENGTHS:
+    if lengths.finished < _ENOUGH_ENDED or len(lengths.finished_at) < _ENOUGH_LENGTHS:
         return None
-    every = -(-(sum(ended.values()) + sum(cut.values())) // _MOST_ROWS)
-    rows = stats.CensoredData(uncensored=_expand(ended, every), right=_expand(cut, every))
+    every = -(-lengths.completions // _MOST_ROWS)
+    rows = stats.CensoredData(
+        uncensored=_expand(lengths.finished_at, every), right=_expand(lengths.truncated_at, every)
+    )
     quantiles = [_quantile(family, rows, q) for family in (stats.lognorm, stats.weibull_min)]
-    longest = max([*ended, *cut])
+    longest = lengths.longest
     if not all(0 < n <= _FARTHEST * longest for n in quantiles) or max(quantiles) <= longest:
         return None
     low, high = sorted(max(int(np.ceil(quantile)), longest + 1) for quantile in quantiles)
     return low, high
 
 
-def _expand(lengths: Mapping[int, int], every: int) -> Any:
+def _expand(counts: Mapping[int, int], every: int) -> Any:
     """One row for each completion, or for every so many of them, in the order of length."""
-    ordered = sorted(lengths)
-    ends = np.cumsum([lengths[n] for n in ordered], dtype=np.int64)
+    ordered = sorted(counts)
+    ends = np.cumsum([counts[n] for n in ordered], dtype=np.int64)
     chosen = np.arange(every // 2, ends[-1] if len(ends) else 0, every)
     rows = np.array(ordered, dtype=float)[np.searchsorted(ends, chosen, side="right")]
     return np.maximum(rows, 1.0)  # the families begin above 0

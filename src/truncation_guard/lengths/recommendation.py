@@ -1,15 +1,16 @@
-"""From lengths to a limit: a number and what it rests on, in words.
+"""From lengths to a limit, and what it rests on.
 
-The one idea: a limit without its reason looks as certain as any other, so the two go together.
+A limit without its reason looks as certain as any other, so the two go together.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from truncation_guard.checks import check_positive, check_share
-
-if TYPE_CHECKING:
-    from truncation_guard.lengths.sample import LengthSample
+from truncation_guard.lengths.extrapolation import find_plateau, quantile_range
+from truncation_guard.lengths.histogram import LengthHistogram
+from truncation_guard.lengths.quantiles import CensoredLengths
+from truncation_guard.shares import percent
 
 Basis = Literal["observed", "extrapolated", "not identified"]
 
@@ -48,20 +49,20 @@ class LimitAdvice:
     identified."""
     longest: int
     """The longest length in tokens that was seen: a quantile that is not identified is above it."""
-    next_limit: int | None
-    """The limit to try: `quantile` rounded up to a multiple of 64, or twice the limit where it is
-    not identified. None where that is not above the limit."""
+    recommended_limit: int | None
+    """In tokens: `quantile` rounded up to a multiple of 64, or twice the limit where it is not
+    identified. None where that is not above the limit."""
 
 
 def recommend(
-    sample: "LengthSample", coverage: float, multiple_of: int, max_length: int | None
+    sample: CensoredLengths, coverage: float, multiple_of: int, max_length: int | None
 ) -> LimitRecommendation:
     """The limit that holds at least this share of the sample: see `LengthSample.recommend`."""
     check_share("coverage", coverage)
     check_positive("multiple_of", multiple_of, "1 for no rounding")
     if max_length is not None:
         check_positive("max_length", max_length, "None for no bound")
-    span = sample.quantile_range(coverage)
+    span = quantile_range(sample, coverage)
     if span is None:
         reason = _why_not(sample, coverage)
         return LimitRecommendation(
@@ -80,21 +81,21 @@ def recommend(
     return LimitRecommendation(limit, basis, low, high, coverage, reason)
 
 
-def advise(sample: "LengthSample", limit: int, coverage: float) -> LimitAdvice:
-    """What to do about the limit in tokens that the sample was written under.
+def advise(lengths: LengthHistogram, limit: int, coverage: float) -> LimitAdvice:
+    """What to do about the limit in tokens that these completions were written under.
 
     Unlike `recommend` it fits nothing, so that a training can afford it at every step.
 
     Raises:
         ValueError: for a `coverage` outside of (0, 1].
     """
+    sample = CensoredLengths(lengths)
     quantile = sample.quantile(coverage)
-    next_limit: int | None = 2 * limit
+    recommended: int | None = 2 * limit
     if quantile is not None:
-        next_limit = round_up(quantile, _MULTIPLE_OF)
-        if next_limit <= limit:
-            next_limit = None
-    return LimitAdvice(coverage, quantile, sample.longest, next_limit)
+        rounded = round_up(quantile, _MULTIPLE_OF)
+        recommended = rounded if rounded > limit else None
+    return LimitAdvice(coverage, quantile, sample.longest, recommended)
 
 
 def round_up(tokens: int, multiple_of: int) -> int:
@@ -102,13 +103,7 @@ def round_up(tokens: int, multiple_of: int) -> int:
     return -(tokens // -multiple_of) * multiple_of
 
 
-def percent(share: float) -> str:
-    """A share in [0, 1] for a reader. Only what is all of them reads as 100%."""
-    text = f"{100 * share:.4g}%"
-    return "more than 99.99%" if text == "100%" and share < 1 else text
-
-
-def _why(sample: "LengthSample", span: tuple[int, int], coverage: float, is_observed: bool) -> str:
+def _why(sample: CensoredLengths, span: tuple[int, int], coverage: float, is_observed: bool) -> str:
     if is_observed:
         reason = (
             f"{percent(coverage)} of {len(sample)} completions are at most {span[1]} tokens long"
@@ -124,19 +119,19 @@ def _why(sample: "LengthSample", span: tuple[int, int], coverage: float, is_obse
     )
 
 
-def _held(sample: "LengthSample", limit: int, low: int) -> str:
+def _held(sample: CensoredLengths, limit: int, low: int) -> str:
     unfinished = sample.share_truncated(limit)
     if unfinished is None:
         return ", which may hold fewer" if limit >= low else ", which holds fewer by both fits"
     return f", which holds {percent(1 - unfinished)}"
 
 
-def _why_not(sample: "LengthSample", coverage: float) -> str:
+def _why_not(sample: CensoredLengths, coverage: float) -> str:
     unknown = (
         f"the length that holds {percent(coverage)} of {len(sample)} completions is above "
         f"{sample.longest} tokens and not identified"
     )
-    plateau = sample.plateau
+    plateau = find_plateau(sample)
     if plateau is None:
         ended = len(sample) - sample.truncated
         return f"{unknown}: {ended} of them ended; sample more of them, at a larger limit"

@@ -11,7 +11,7 @@ from typing import Any
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.options import Mode
 from truncation_guard.preflight.soft_punishment import misfit, soft_punishments
-from truncation_guard.reporting.warn_lines import SetupFinding
+from truncation_guard.reporting.setup_finding import SetupFinding
 from truncation_guard.trainer.context_window import get_context_window
 from truncation_guard.trainer.end_of_turn import end_of_turn_tokens, template_ends
 from truncation_guard.trainer.limit import get_limit, limit_name

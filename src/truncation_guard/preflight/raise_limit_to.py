@@ -4,7 +4,7 @@ from typing import Any
 
 from truncation_guard.log import logger
 from truncation_guard.reporting.limit_raiser import least_raise
-from truncation_guard.reporting.warn_lines import SetupFinding
+from truncation_guard.reporting.setup_finding import SetupFinding
 from truncation_guard.trainer.context_window import get_context_window
 from truncation_guard.trainer.limit import get_limit
 from truncation_guard.trainer.prompts import longest_prompt

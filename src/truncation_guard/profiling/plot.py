@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncation_guard.lengths.histogram import Bin
-from truncation_guard.lengths.recommendation import percent
 from truncation_guard.pictures import import_figure
 from truncation_guard.profiling import tables
+from truncation_guard.shares import percent
 
 if TYPE_CHECKING:
     from truncation_guard.profiling.length_profile import LengthProfile

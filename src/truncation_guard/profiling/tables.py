@@ -5,8 +5,8 @@ The one idea: what is not known is shown as a bound or as "unknown", never as a 
 
 from typing import TYPE_CHECKING
 
-from truncation_guard.lengths.recommendation import percent
 from truncation_guard.rendering import html, plain_lines
+from truncation_guard.shares import percent
 
 if TYPE_CHECKING:
     from rich.console import Group

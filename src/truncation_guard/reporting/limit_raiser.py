@@ -12,7 +12,6 @@ from typing import Any, Literal
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import advise
-from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.reporting.monitor import find_obstacle
 
 Reason = Literal["observed", "doubled", "no-room", "no-effect"]
@@ -171,9 +170,9 @@ class LimitRaiser:
         elif room < least:
             reason = "no-room"
         else:
-            advice = advise(LengthSample.of(lengths), limit, self._coverage)
+            advice = advise(lengths, limit, self._coverage)
             reason = "doubled" if advice.quantile is None else "observed"
-            after = min(max(advice.next_limit or least, least), room)
+            after = min(max(advice.recommended_limit or least, least), room)
         self._done = reason if after is None else None
         self._bad_window = None
         if after is not None:

@@ -1,20 +1,18 @@
-"""Counts of generation batches in, at most one `Verdict` for each out.
+"""Counts of generation batches in, at most one finding for each out.
 
-The one idea: a decision is data. The monitor knows neither a trainer nor a tensor nor the wording
-of a line; it keeps a window of the last completions and a cool-down for each code.
+A finding is data: the monitor knows neither a trainer nor a tensor nor the wording of a line. It
+keeps a window of the last completions, and a cool-down for each code.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice, advise
-from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.options import ENOUGH_COMPLETIONS
-from truncation_guard.reporting.window import Window
 
 Code = Literal[
     "limit-ignored",
@@ -47,19 +45,17 @@ _WORSE = 0.10 - _ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """One thing that is wrong, with the figures that show it."""
+class TruncationFinding:
+    """One thing that is wrong in a training or an evaluation, with the figures that show it."""
 
     code: Code
     share: float
     """The figure by which "worse than last time" is told, in [0, 1]."""
     counts: BatchCounts
-    window_share: float
-    """Share of truncated completions over the window; of the evaluation, in one."""
+    window: LengthHistogram
+    """The last completions; in an evaluation, all of it."""
     lowest_share: float | None
-    """The lowest of an earlier full window; None where there was none."""
-    window_truncated: int
-    window_completions: int
+    """The lowest truncated share of an earlier full window; None where there was none."""
     over_window: bool
     """Whether it is the window, not this batch, that is over the threshold."""
     obstacle: Obstacle | None
@@ -68,14 +64,24 @@ class Verdict:
     """What to do about the limit; None with an obstacle, or where there is no limit to obey."""
 
 
+class _Said(NamedTuple):
+    """When a code was last said."""
+
+    step: int
+    wait: int
+    """Optimizer steps until it may be said again."""
+    share: float
+    """The highest that was said with it."""
+
+
 class TruncationMonitor:
     """Decides what is worth a WARN line.
 
     Args:
-        warn_above: share of truncated completions above which it is; None: nothing is.
+        warn_above: truncated share above which it is; None: nothing is.
         window: completions that the share is taken over.
-        cooldown: optimizer steps between two verdicts of one code; doubles each time.
-        coverage: share of completions that the advised limit is to hold.
+        cooldown: optimizer steps between two findings of one code; doubles each time.
+        coverage: share of completions that the recommended limit is to hold.
         nothing_pushes_back: whether the mode takes the pressure to finish away.
     """
 
@@ -92,41 +98,43 @@ class TruncationMonitor:
         self._cooldown = cooldown
         self._coverage = coverage
         self._nothing_pushes_back = nothing_pushes_back
-        self._window = Window(window)
+        self._size = window
+        self._recent: deque[LengthHistogram] = deque()
+        """The batches of the window, oldest first."""
         self._limit: int | None = None
         self._lowest_share: float | None = None
-        self._said: dict[str, tuple[int, int, float]] = {}
+        self._said: dict[str, _Said] = {}
 
-    def update(self, batch: BatchCounts) -> Verdict | None:
+    def update(self, batch: BatchCounts) -> TruncationFinding | None:
         """Take a batch of training in.
 
         Returns:
             The first code that applies and is not cooling down.
         """
         if batch.limit != self._limit:
-            if self._window.completions:  # seen under another limit, which says nothing of this one
-                self._window, self._lowest_share, self._said = Window(self._window.size), None, {}
+            if self._recent:  # seen under another limit, which says nothing of this one
+                self._recent, self._lowest_share, self._said = deque(), None, {}
             self._limit = batch.limit
         earlier_lowest = self._lowest_share
-        self._window.add(batch.lengths)
-        if self._window.full:
-            shares = (self._window.share, earlier_lowest)
+        self._recent.append(batch.lengths)
+        keep_newest(self._recent, self._size)
+        window = LengthHistogram.sum_of(self._recent)
+        if window.completions >= self._size:
+            shares = (window.share, earlier_lowest)
             self._lowest_share = min(share for share in shares if share is not None)
-        return self._decide(batch, self._window, earlier_lowest)
+        return self._decide(batch, window, earlier_lowest)
 
-    def evaluate(self, evaluation: BatchCounts) -> Verdict | None:
+    def evaluate(self, evaluation: BatchCounts) -> TruncationFinding | None:
         """Judge one evaluation; it does not enter the window."""
-        window = Window(self._window.size)
-        window.add(evaluation.lengths)
-        return self._decide(evaluation, window, None)
+        return self._decide(evaluation, evaluation.lengths, None)
 
     def state(self) -> dict[str, Any]:
         """Window and cool-downs as JSON values."""
         return {
-            "window": [batch.to_pairs() for batch in self._window.batches],
+            "window": [batch.to_pairs() for batch in self._recent],
             "limit": self._limit,
             "lowest_share": self._lowest_share,
-            "said": {code: list(said) for code, said in self._said.items()},
+            "said": dict(self._said),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -135,33 +143,31 @@ class TruncationMonitor:
         Raises:
             Exception: of whatever kind, if `state` is damaged; nothing has changed then.
         """
-        batches = deque(LengthHistogram.from_pairs(*batch) for batch in state["window"])
-        limit = state["limit"]
+        recent = deque(LengthHistogram.from_pairs(*batch) for batch in state["window"])
+        limit, lowest = state["limit"], state["lowest_share"]
         limit = None if limit is None else int(limit)
-        lowest = state["lowest_share"]
         lowest = None if lowest is None else float(lowest)
         said = {
-            str(code): (int(step), int(wait), float(share))
+            str(code): _Said(int(step), int(wait), float(share))
             for code, (step, wait, share) in state["said"].items()
         }
-        self._window = Window(self._window.size, batches)
-        self._limit, self._lowest_share, self._said = limit, lowest, said
+        self._recent, self._limit, self._lowest_share, self._said = recent, limit, lowest, said
 
     def _decide(
-        self, batch: BatchCounts, window: Window, earlier_lowest: float | None
-    ) -> Verdict | None:
+        self, batch: BatchCounts, window: LengthHistogram, earlier_lowest: float | None
+    ) -> TruncationFinding | None:
         if self._warn_above is None:
             return None
         for code, share in self._findings(batch, window, earlier_lowest, self._warn_above).items():
             key = code if batch.training else f"eval/{code}"
             if self._may_say(key, batch.step, share):
-                return self._verdict(code, share, batch, window, earlier_lowest)
+                return self._finding(code, share, batch, window, earlier_lowest)
         return None
 
     def _findings(
         self,
         batch: BatchCounts,
-        window: Window,
+        window: LengthHistogram,
         earlier_lowest: float | None,
         warn_above: float,
     ) -> dict[Code, float]:
@@ -200,42 +206,41 @@ class TruncationMonitor:
         }
 
     def _may_say(self, key: str, step: int, share: float) -> bool:
+        last = self._said.get(key)
         wait = self._cooldown
-        if key in self._said:
-            last_step, wait, last_share = self._said[key]
-            if share - last_share < _WORSE:
-                if step < last_step + wait:
+        if last is not None:
+            wait = last.wait
+            if share - last.share < _WORSE:
+                if step < last.step + wait:
                     return False
                 wait *= 2
             # Of a small batch the share jumps up and down: worse is what is worse than ever said.
-            share = max(share, last_share)
-        self._said[key] = (step, wait, share)
+            share = max(share, last.share)
+        self._said[key] = _Said(step, wait, share)
         return True
 
-    def _verdict(
+    def _finding(
         self,
         code: Code,
         share: float,
         batch: BatchCounts,
-        window: Window,
+        window: LengthHistogram,
         earlier_lowest: float | None,
-    ) -> Verdict:
+    ) -> TruncationFinding:
         over_window = code == "rising" or (
             code == "truncated" and batch.training and not _at_once(batch)
         )
-        lengths = window.lengths if over_window else batch.lengths
+        lengths = window if over_window else batch.lengths
         obstacle = find_obstacle(batch, code)
         advice = None
         if obstacle is None and batch.limit is not None:
-            advice = advise(LengthSample.of(lengths), batch.limit, self._coverage)
-        return Verdict(
+            advice = advise(lengths, batch.limit, self._coverage)
+        return TruncationFinding(
             code=code,
             share=share,
             counts=batch,
-            window_share=window.share,
+            window=window,
             lowest_share=earlier_lowest,
-            window_truncated=window.truncated,
-            window_completions=window.completions,
             over_window=over_window,
             obstacle=obstacle,
             advice=advice,
@@ -260,6 +265,14 @@ def find_obstacle(batch: BatchCounts, code: Code | None = None) -> Obstacle | No
     return None
 
 
+def keep_newest(batches: deque[LengthHistogram], completions: int) -> None:
+    """Drop the oldest batches that a window of so many completions can do without."""
+    spare = sum(batch.completions for batch in batches) - completions
+    while spare >= (oldest := batches[0].completions):
+        batches.popleft()
+        spare -= oldest
+
+
 def _held_share(batch: BatchCounts) -> float:
     """Share of the searched completions that hold an unknown end of turn."""
     return sum(batch.end_of_turn.values()) / max(batch.searched, 1)
@@ -269,7 +282,9 @@ def _at_once(batch: BatchCounts) -> bool:
     return batch.share >= _AT_ONCE_SHARE and batch.truncated >= _AT_ONCE_COMPLETIONS
 
 
-def _truncated(batch: BatchCounts, window: Window, warn_above: float) -> tuple[bool, float]:
+def _truncated(
+    batch: BatchCounts, window: LengthHistogram, warn_above: float
+) -> tuple[bool, float]:
     if _at_once(batch):
         return True, batch.share
     seen = window.completions >= ENOUGH_COMPLETIONS

@@ -1,7 +1,6 @@
 """From the counts of each batch to what the user sees: WARN lines, histograms, the record.
 
-The one idea: every process keeps the same books, so that all would decide alike; the main process
-alone writes.
+Every process keeps the same books, so that all decide alike; the main process alone writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,12 @@ from typing import Any
 from truncation_guard import record
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.recommendation import advise
-from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.options import GuardOptions, Mode
-from truncation_guard.reporting import raise_wording, warn_lines
+from truncation_guard.reporting import warn_lines
 from truncation_guard.reporting.limit_raiser import LimitDecision, LimitRaiser
-from truncation_guard.reporting.monitor import TruncationMonitor, Verdict
-from truncation_guard.reporting.warn_lines import SetupFinding
+from truncation_guard.reporting.monitor import TruncationFinding, TruncationMonitor
+from truncation_guard.reporting.setup_finding import SetupFinding
 
 
 class Reporter:
@@ -34,7 +32,7 @@ class Reporter:
     def __init__(
         self, options: GuardOptions, mode: Mode, *, is_main_process: bool, output_dir: str
     ) -> None:
-        self.advised_limit: int | None = None
+        self.recommended_limit: int | None = None
         """The limit in tokens to try, by the newest WARN line that named one."""
         self.monitor = TruncationMonitor(
             warn_above=options.warn_above,
@@ -111,9 +109,8 @@ class Reporter:
 
     def warn(self, code: str, step: int, fact: str, remedy: str, **figures: object) -> None:
         """Write a WARN line that is about the set-up rather than a batch."""
-        if self._is_main_process and self._options.warn_above is not None:
-            line = warn_lines.plain_warn_line(code, step, self.mode, figures, fact, remedy)
-            logger.warning("%s", line)
+        if self._options.warn_above is not None:
+            self._warn(warn_lines.plain_warn_line(code, step, self.mode, figures, fact, remedy))
 
     def batch(self, counts: BatchCounts) -> LimitDecision | None:
         """Take a generation batch in.
@@ -141,9 +138,7 @@ class Reporter:
             decision: what was decided.
             counts: the batch that it was decided on.
         """
-        fact, remedy = raise_wording.wording(decision, counts.limit_name)
-        figures = raise_wording.figures(decision)
-        self.warn(raise_wording.code(decision), counts.step, fact, remedy, **figures)
+        self._warn(warn_lines.limit_line(decision, counts, self.mode))
 
     def end_evaluation(self) -> None:
         """All batches of an evaluation have been taken in."""
@@ -159,24 +154,22 @@ class Reporter:
         self._write(record.end_entry(total, step))
         advice = None
         if total.limit is not None:
-            sample = LengthSample.of(total.lengths)
-            advice = advise(sample, total.limit, self._options.coverage)
+            advice = advise(total.lengths, total.limit, self._options.coverage)
         self._info(warn_lines.summary_line(total, step, advice))
         self._info(warn_lines.histogram_text(total))
 
-    def _say(self, verdict: Verdict | None) -> None:
-        if verdict is None:
+    def _say(self, finding: TruncationFinding | None) -> None:
+        if finding is None:
             return
-        if verdict.advice is not None and verdict.advice.next_limit is not None:
-            self.advised_limit = verdict.advice.next_limit
+        if finding.advice is not None and finding.advice.recommended_limit is not None:
+            self.recommended_limit = finding.advice.recommended_limit
         if self._is_main_process:
-            line = warn_lines.warn_line(
-                verdict,
-                self.mode,
-                self._options.truncated_weight,
-                self._options.truncated_reward,
+            options = self._options
+            self._warn(
+                warn_lines.warn_line(
+                    finding, self.mode, options.truncated_weight, options.truncated_reward
+                )
             )
-            logger.warning("%s", line)
 
     def _histogram(self, counts: BatchCounts) -> None:
         every = self._options.histogram_every
@@ -189,6 +182,10 @@ class Reporter:
         if counts.step >= self._histogram_step + every:
             self._info(warn_lines.histogram_text(newer))
             self._since_histogram, self._histogram_step = None, counts.step
+
+    def _warn(self, line: str) -> None:
+        if self._is_main_process:
+            logger.warning("%s", line)
 
     def _info(self, text: str) -> None:
         if self._is_main_process:
