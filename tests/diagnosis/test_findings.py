@@ -279,8 +279,7 @@ def test_without_shares_no_limit_can_be_told() -> None:
     assert answer(run, "limit-needed") == (
         "unknown",
         "what limit would hold 95% of the completions cannot be known from a completions table",
-        "count them again with truncation_guard.profile_completions, which takes the tokenizer and "
-        "the limit",
+        "measure it with truncation_guard.profile_rollouts at a generous limit",
     )
 
 

@@ -90,11 +90,6 @@ def _limit_needed(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if "held" not in evidence:
         source = _SOURCES[evidence["source"]]
         fact = f"what limit would hold 95% of the completions cannot be known from {source}"
-        if evidence["source"] == "tables":
-            return fact, (
-                "count them again with truncation_guard.profile_completions, which takes the "
-                "tokenizer and the limit"
-            )
         return fact, f"measure it with {_PROFILE}"
     held = share_text(evidence["held"])
     name = "the limit" if limit is None else f"the limit of {limit} tokens"
