@@ -1,13 +1,12 @@
 """`diagnose`: a run's folder, state or log in, a `Diagnosis` out.
 
-The one idea: reading, measuring, judging and showing know nothing of each other; this is where
-they meet.
+Reading, measuring, judging and showing know nothing of each other; they meet here.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from truncation_guard.diagnosis import report
 from truncation_guard.diagnosis.finding import Finding
@@ -17,6 +16,9 @@ from truncation_guard.diagnosis.measures import Measures, measure
 from truncation_guard.diagnosis.readers.sources import read_run
 from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,7 +62,7 @@ class Diagnosis:
         """
         from truncation_guard.diagnosis.plot import plot_run
 
-        plot_run(self, path)
+        plot_run(self.trace, self.measures, self.verdict, path)
 
     def __repr__(self) -> str:
         """The verdict, and the codes to look into."""
@@ -69,15 +71,17 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """The report as plain text."""
-        return report.to_text(self)
+        return report.to_text(self.verdict, self.findings, self.trace)
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> "Group":
         """The report for rich."""
-        return report.render(self)
+        return report.render(self.verdict, self.findings, self.trace)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What a notebook shows."""
-        return {"text/plain": str(self), "text/html": report.to_html(self)}
+        """What a notebook shows: the text, and HTML by rich."""
+        from rich.jupyter import JupyterMixin
+
+        return JupyterMixin._repr_mimebundle_(self.__rich__(), (), ()) | {"text/plain": str(self)}
 
 
 def diagnose(path: str | Path) -> Diagnosis:

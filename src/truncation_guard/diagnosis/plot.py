@@ -1,19 +1,17 @@
 """The picture of a run, for the extra `plot`: truncation, lengths and reward over its steps.
 
-The one idea: three axes, one above the other, over the same steps, so that the eye finds what goes
-together; readable in grey.
+Three axes share the steps, so that the eye finds what goes together. It is readable in grey.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from truncation_guard.diagnosis.limits import cut_share
-from truncation_guard.diagnosis.run import Window
+from truncation_guard.diagnosis.limits import Limit, cut_share
+from truncation_guard.diagnosis.measures import Measures
+from truncation_guard.diagnosis.run import RunTrace, Window
+from truncation_guard.diagnosis.verdict import Verdict
 from truncation_guard.pictures import import_figure
-
-if TYPE_CHECKING:
-    from truncation_guard.diagnosis.diagnose import Diagnosis
 
 _MOST_POINTS = 1000
 """More of them do not show on a picture of this width; neighbours are averaged then."""
@@ -21,21 +19,16 @@ _FEW_POINTS = 30
 """So few are marked one by one."""
 
 
-def plot_run(diagnosis: "Diagnosis", path: str | Path) -> None:
-    """Draw share truncated, lengths with the limit, and reward into a PNG file.
-
-    Args:
-        diagnosis: of the run.
-        path: where the file goes.
+def plot_run(trace: RunTrace, measures: Measures, verdict: Verdict, path: str | Path) -> None:
+    """Draw the truncated share, lengths with the limit, and reward into a PNG file.
 
     Raises:
         ImportError: without matplotlib.
     """
     figure = import_figure()(figsize=(8, 8), layout="constrained")
-    trace = diagnosis.trace
     top, middle, bottom = figure.subplots(3, sharex=True)
-    _draw_shares(top, diagnosis)
-    _draw_lengths(middle, diagnosis)
+    _draw_shares(top, trace, bounded=measures.bounded)
+    _draw_lengths(middle, trace, measures.limit)
     _draw(bottom, trace.training, lambda w: w.reward, "training", color="black")
     _draw_evaluation(bottom, trace.evaluation, lambda w: w.reward)
     bottom.set_ylabel("mean reward")
@@ -47,28 +40,26 @@ def plot_run(diagnosis: "Diagnosis", path: str | Path) -> None:
         else:
             axes.set_yticks([])
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center")
-    verdict = f"truncation {diagnosis.verdict.answer} what holds this run back"
-    figure.suptitle(f"{verdict}\n{trace.path}", fontsize="medium", wrap=True)
+    title = f"truncation {verdict.answer} what holds this run back\n{trace.path}"
+    figure.suptitle(title, fontsize="medium", wrap=True)
     figure.align_ylabels()
     figure.savefig(path, format="png", dpi=150)
 
 
-def _draw_shares(axes: Any, diagnosis: "Diagnosis") -> None:
-    trace = diagnosis.trace
-
+def _draw_shares(axes: Any, trace: RunTrace, *, bounded: bool) -> None:
     def cut(window: Window) -> float | None:
         share = cut_share(window, trace.with_tools)
         return None if share is None else 100 * share
 
-    name = "training, at most" if diagnosis.measures.bounded else "training"
+    name = "training, at most" if bounded else "training"
     _draw(axes, trace.training, cut, name, color="black")
     _draw_evaluation(axes, trace.evaluation, cut)
     axes.set_ylim(-4, 104)
     axes.set_ylabel("truncated completions (%)")
 
 
-def _draw_lengths(axes: Any, diagnosis: "Diagnosis") -> None:
-    training, limit = diagnosis.trace.training, diagnosis.measures.limit
+def _draw_lengths(axes: Any, trace: RunTrace, limit: Limit) -> None:
+    training = trace.training
     assumed = ", assumed" if limit.assumed else ""
     _draw(axes, training, lambda w: w.max_length, "longest", color="0.55", linestyle=":")
     _draw(axes, training, lambda w: w.mean_length, "mean", color="black")
@@ -80,8 +71,7 @@ def _draw_lengths(axes: Any, diagnosis: "Diagnosis") -> None:
         color="0.45",
         linestyle="--",
     )
-    evaluation = diagnosis.trace.evaluation
-    _draw_evaluation(axes, evaluation, lambda w: w.mean_length, "evaluation, mean")
+    _draw_evaluation(axes, trace.evaluation, lambda w: w.mean_length, "evaluation, mean")
     style = {"color": "black", "linewidth": 3, "alpha": 0.35}
     if len({_tokens(window) for window in training} - {None}) > 1:
         _draw(axes, training, _tokens, f"limit{assumed}", **style)
