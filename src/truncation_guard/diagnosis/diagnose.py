@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncation_guard.diagnosis import report
+from truncation_guard.diagnosis.checklist import find_all
 from truncation_guard.diagnosis.finding import Finding
-from truncation_guard.diagnosis.findings import find_all, is_bad
-from truncation_guard.diagnosis.limits import drop_lengths_without_the_cut
 from truncation_guard.diagnosis.measures import Measures, measure
-from truncation_guard.diagnosis.readers.sources import read_run
+from truncation_guard.diagnosis.readers.source_choice import read_run
 from truncation_guard.diagnosis.run import RunTrace
-from truncation_guard.diagnosis.verdict import Verdict, judge
+from truncation_guard.diagnosis.truncated_share import drop_lengths_without_the_truncated
+from truncation_guard.diagnosis.verdict import RunVerdict, judge
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Diagnosis:
     """What a run left behind says about truncation: `str`, rich and notebooks show a table."""
 
-    verdict: Verdict
+    verdict: RunVerdict
     findings: tuple[Finding, ...]
     """The checklist, and what else was found."""
     trace: RunTrace
@@ -40,8 +40,7 @@ class Diagnosis:
         A single answer that is unknown does not count against a run; one that does not tell
         whether completions were cut off is not healthy.
         """
-        is_any_bad = any(is_bad(finding.severity) for finding in self.findings)
-        return self.verdict.answer == "is not" and not is_any_bad
+        return self.verdict.answer == "is not" and not any(f.is_bad for f in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values, but for the run itself."""
@@ -66,7 +65,7 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         """The verdict, and the codes to look into."""
-        codes = [finding.code for finding in self.findings if is_bad(finding.severity)]
+        codes = [finding.code for finding in self.findings if finding.is_bad]
         return f"Diagnosis(answer={self.verdict.answer!r}, source={self.trace.source!r}, {codes=})"
 
     def __str__(self) -> str:
@@ -116,7 +115,7 @@ def diagnose(path: str | Path) -> Diagnosis:
             "Tools were called: TRL leaves their tokens out of the lengths, so a completion may be "
             "cut and yet be shorter than the limit."
         )
-    drop_lengths_without_the_cut(trace)
+    drop_lengths_without_the_truncated(trace)
     measures = measure(trace)
     findings = find_all(trace, measures)
     return Diagnosis(judge(trace, measures, findings), findings, trace, measures)

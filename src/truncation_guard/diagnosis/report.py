@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from truncation_guard.diagnosis.finding import Finding
 from truncation_guard.diagnosis.run import RunTrace
-from truncation_guard.diagnosis.verdict import Verdict
+from truncation_guard.diagnosis.verdict import RunVerdict
 from truncation_guard.rendering import plain_lines
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _SOURCES = {
 }
 
 
-def render(verdict: Verdict, findings: Sequence[Finding], trace: RunTrace) -> "Group":
+def render(verdict: RunVerdict, findings: Sequence[Finding], trace: RunTrace) -> "Group":
     """The verdict, the findings as a table, and notes."""
     from rich.console import Group
     from rich.text import Text
@@ -39,7 +39,7 @@ def render(verdict: Verdict, findings: Sequence[Finding], trace: RunTrace) -> "G
     )
 
 
-def to_text(verdict: Verdict, findings: Sequence[Finding], trace: RunTrace) -> str:
+def to_text(verdict: RunVerdict, findings: Sequence[Finding], trace: RunTrace) -> str:
     """The report as plain text, without a line break at the end; the verdict is one line."""
     shown = render(verdict, findings, trace)
     below = shown.renderables[1:]

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from truncation_guard.diagnosis.phases import settle_logged_limits
+from truncation_guard.diagnosis.limit_history import settle_logged_limits
 from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
-from truncation_guard.diagnosis.run import RunTrace, Window, to_window
+from truncation_guard.diagnosis.readers.trl_metrics import to_entry
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 
 _CHUNK = 1 << 20
 _LONGEST_ENTRY = 16 << 20
@@ -75,13 +76,13 @@ def read_trainer_state(path: Path) -> RunTrace:
         OSError: if it cannot be read.
         ValueError: without an entry about rollouts.
     """
-    entries: list[tuple[bool, Window]] = []
+    entries: list[tuple[bool, LogEntry]] = []
     with_tools = False
     number = 0
     with path.open(encoding="utf-8", errors="replace") as file:
         state = _StateFile(file)
         for number, metrics in enumerate(state, start=1):  # noqa: B007  # counted past the loop
-            found = to_window(metrics) if isinstance(metrics, dict) else None
+            found = to_entry(metrics) if isinstance(metrics, dict) else None
             if found is not None:
                 entries.append(found[:2])
                 with_tools |= found[2]
@@ -90,12 +91,12 @@ def read_trainer_state(path: Path) -> RunTrace:
     kept, notes = drop_what_was_done_again(entries, lambda entry: entry[1].step)
     if state.broken is not None:
         notes.append(f"{path} is broken: {state.broken}. What comes before was read.")
-    training = [window for is_training, window in kept if is_training]
-    evaluation = [window for is_training, window in kept if not is_training]
+    training = [entry for is_training, entry in kept if is_training]
+    evaluation = [entry for is_training, entry in kept if not is_training]
     for of_split in (training, evaluation):
         settle_logged_limits(of_split)
-    recorded = [window.limit for window in training if window.limit is not None]
-    guarded = any(window.truncated is not None for _, window in kept)
+    recorded = [entry.limit for entry in training if entry.limit is not None]
+    guarded = any(entry.truncated is not None for _, entry in kept)
     return RunTrace(
         source="trainer_state",
         path=str(path),

@@ -1,38 +1,36 @@
-"""The checklist: every question about a run, and what its figures answer.
+"""The checklist: the questions that every run is asked, and what its figures answer.
 
-The one idea: a finding is a code, a severity and figures; `wording` turns the figures into text. A
-question that cannot be answered from what is there is answered so.
+A question that the figures cannot answer gets an answer that says so. `wording` has the texts.
 """
 
 from collections.abc import Callable
 
-from truncation_guard.diagnosis.finding import Evidence, Finding, Severity
-from truncation_guard.diagnosis.further import further_findings
-from truncation_guard.diagnosis.measures import NOTABLE, Measures
+from truncation_guard.diagnosis.caveats import find_caveats
+from truncation_guard.diagnosis.finding import Evidence, Finding
+from truncation_guard.diagnosis.measures import MUCH, NOTABLE, Measures
 from truncation_guard.diagnosis.run import RunTrace
-from truncation_guard.diagnosis.wording import word
+from truncation_guard.diagnosis.wording.by_code import word
+from truncation_guard.diagnosis.wording.phrases import TRL_DEFAULTS
 from truncation_guard.lengths.sample import LengthSample
 
-MUCH = 0.25
-"""Share of truncated completions from which on hardly a group is untouched."""
-_HALF = 0.5
 _COVERAGE = 0.95
-_DEFAULTS = (256, 512)
 _ACTING = ("downweight", "exclude", "penalize")
 _NOT_OF_TRUNCATION = ("config", "limit-ignored", "loss-scale", "measured-only")
 """WARN codes about the set-up, which say nothing about completions that were cut."""
 
 
 def find_all(trace: RunTrace, measures: Measures) -> tuple[Finding, ...]:
-    """The answers to the checklist in its order, then what else was found."""
+    """The answers to the checklist in its order, then the caveats."""
     answers = [answer for check in _CHECKS if (answer := check(trace, measures)) is not None]
-    return (*answers, *further_findings(trace, measures))
+    return (*answers, *find_caveats(trace, measures))
 
 
 def _pile_up(trace: RunTrace, measures: Measures) -> Finding:
     evidence: Evidence
     limit, cut = measures.limit, measures.cut
-    is_mean = limit.tokens is None and any(w.logged_limit is not None for w in trace.training)
+    is_mean = limit.tokens is None and any(
+        entry.logged_limit is not None for entry in trace.training
+    )
     if cut is None or limit.entries == 0 or is_mean:
         evidence = {
             "source": trace.source,
@@ -62,7 +60,7 @@ def _default_limit(trace: RunTrace, measures: Measures) -> Finding:
     share = measures.evaluation_cut if cut is None else cut.last
     if share is None:
         return word("default-limit", "unknown", evidence)
-    is_bad = limit.tokens in _DEFAULTS and share > NOTABLE
+    is_bad = limit.tokens in TRL_DEFAULTS and share > NOTABLE
     return word("default-limit", "warning" if is_bad else "fine", evidence)
 
 
@@ -144,7 +142,7 @@ def _no_signal(trace: RunTrace, measures: Measures) -> Finding:
         return word("no-signal", "unknown", {"source": trace.source})
     evidence: Evidence = {"share": silent.last, "overall": silent.overall}
     # Where the reward has risen, they may be equal because most problems are solved by now.
-    if silent.last < _HALF or measures.learns:
+    if silent.last < 0.5 or measures.learns:
         return word("no-signal", "fine", evidence)
     return word("no-signal", "unknown" if _may_be_solved(measures) else "warning", evidence)
 
@@ -153,7 +151,7 @@ def _reward(trace: RunTrace, measures: Measures) -> Finding:
     reward, change = measures.reward, measures.reward_change
     if reward is None:
         return word("reward", "unknown", {"source": trace.source})
-    uniform = measures.uniform is not None and measures.uniform >= _HALF
+    uniform = measures.uniform is not None and measures.uniform >= 0.5
     evidence: Evidence = {
         "first": reward.first,
         "last": reward.last,
@@ -229,8 +227,3 @@ _CHECKS: tuple[Callable[[RunTrace, Measures], Finding | None], ...] = (
 def _steps(trace: RunTrace, measures: Measures) -> Evidence:
     first, last = measures.steps or (None, None)
     return {"first_step": first, "last_step": last, "steps_known": trace.steps_known}
-
-
-def is_bad(severity: Severity) -> bool:
-    """Whether it is to be looked into."""
-    return severity in ("problem", "warning")

@@ -1,27 +1,24 @@
-"""What else may be wrong with a run, each of which is easily taken for a short limit.
+"""Caveats: what is easily taken for a short limit, and what the figures rest on.
 
-The one idea: here nothing is said where there is nothing, unlike in the checklist.
+Unlike the checklist, they say nothing where there is nothing to say.
 """
 
 from collections.abc import Callable
 from dataclasses import asdict
 
 from truncation_guard.diagnosis.finding import Evidence, Finding
-from truncation_guard.diagnosis.measures import CLEAR, NOTABLE, Measures
-from truncation_guard.diagnosis.phases import phases
+from truncation_guard.diagnosis.limit_history import NEARLY_ALL, phases
+from truncation_guard.diagnosis.measures import CLEAR, MUCH, NOTABLE, Measures
 from truncation_guard.diagnosis.run import RunTrace
-from truncation_guard.diagnosis.wording import word
+from truncation_guard.diagnosis.wording.by_code import word
 
-_MUCH = 0.25
-_NEARLY_ALL = 0.999
-"""Four printed digits of a length do not tell it from all."""
 _SHORT = 0.2
 """Even log-normal lengths with a sigma of 2, a quarter of which is cut, do not have those that
 ended at a mean of less than this share of the limit."""
 _RISE = 0.05 - 1e-9
 
 
-def further_findings(trace: RunTrace, measures: Measures) -> list[Finding]:
+def find_caveats(trace: RunTrace, measures: Measures) -> list[Finding]:
     """Those that apply."""
     return [found for check in _CHECKS if (found := check(trace, measures)) is not None]
 
@@ -29,9 +26,9 @@ def further_findings(trace: RunTrace, measures: Measures) -> list[Finding]:
 def _stop_tokens(trace: RunTrace, measures: Measures) -> Finding | None:
     """Nothing ends."""
     cut, limit = measures.cut_last_limit, measures.limit.tokens
-    if cut is None or limit is None or (measures.elsewhere or 0) > _MUCH:
+    if cut is None or limit is None or (measures.elsewhere or 0) > MUCH:
         return None
-    if cut.overall < _NEARLY_ALL:
+    if cut.overall < NEARLY_ALL:
         return None
     return word("stop-tokens", "warning", {"limit": limit, "share": cut.overall})
 
@@ -39,7 +36,7 @@ def _stop_tokens(trace: RunTrace, measures: Measures) -> Finding | None:
 def _two_lengths(trace: RunTrace, measures: Measures) -> Finding | None:
     """All that ends does so long before the limit: stop tokens fire, and many run on."""
     cut, limit, ended = measures.cut, measures.limit.tokens, measures.ended_length
-    if cut is None or cut.last <= _MUCH or limit is None or (measures.elsewhere or 0) > _MUCH:
+    if cut is None or cut.last <= MUCH or limit is None or (measures.elsewhere or 0) > MUCH:
         return None
     if ended is None or ended > _SHORT * limit:
         return None
@@ -103,7 +100,7 @@ def _limit_unknown(trace: RunTrace, measures: Measures) -> Finding | None:
         return None
     if limit.tokens is not None and not limit.assumed:
         return None
-    if any(window.logged_limit is not None for window in trace.training):
+    if any(entry.logged_limit is not None for entry in trace.training):
         return None  # it changed: see there
     evidence: Evidence = {
         "assumed": limit.tokens,
@@ -116,7 +113,11 @@ def _limit_unknown(trace: RunTrace, measures: Measures) -> Finding | None:
 
 def _limit_changed(trace: RunTrace, measures: Measures) -> Finding | None:
     found = phases(trace.training)
-    means = [w.step for w in trace.training if w.logged_limit is not None and w.limit is None]
+    means = [
+        entry.step
+        for entry in trace.training
+        if entry.logged_limit is not None and entry.limit is None
+    ]
     if len({phase.tokens for phase in found}) < 2 and not means:
         return None
     evidence: Evidence = {
@@ -133,13 +134,13 @@ def _limit_changed(trace: RunTrace, measures: Measures) -> Finding | None:
 def _keys_missing(trace: RunTrace, measures: Measures) -> Finding | None:
     if trace.source in ("record", "tables") or not trace.training:
         return None
-    without = sum(w.unfinished is None for w in trace.training)
+    without = sum(entry.unfinished is None for entry in trace.training)
     if not without:
         return None
     evidence: Evidence = {
         "entries": len(trace.training),
         "without": without,
-        "mean_length": any(w.mean_length is not None for w in trace.training),
+        "mean_length": any(entry.mean_length is not None for entry in trace.training),
     }
     all_of_them = without == len(trace.training)
     return word("metrics-missing", "unknown" if all_of_them else "fine", evidence)
