@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from truncation_guard.diagnosis.finding import Evidence, Finding
-from truncation_guard.diagnosis.limit_history import NEARLY_ALL, phases
+from truncation_guard.diagnosis.limit_history import phases
 from truncation_guard.diagnosis.measures import CLEAR, MUCH, NOTABLE, Measures
-from truncation_guard.diagnosis.run import RunTrace
+from truncation_guard.diagnosis.run import NEARLY_ALL, RunTrace
 from truncation_guard.diagnosis.wording.by_code import word
 
 _SHORT = 0.2

@@ -14,7 +14,7 @@ from truncation_guard.diagnosis.finding import Finding
 from truncation_guard.diagnosis.measures import Measures, measure
 from truncation_guard.diagnosis.readers.source_choice import read_run
 from truncation_guard.diagnosis.run import RunTrace
-from truncation_guard.diagnosis.truncated_share import drop_lengths_without_the_truncated
+from truncation_guard.diagnosis.truncated_share import drop_masked_lengths
 from truncation_guard.diagnosis.verdict import RunVerdict, judge
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def diagnose(path: str | Path) -> Diagnosis:
             "Tools were called: TRL leaves their tokens out of the lengths, so a completion may be "
             "cut and yet be shorter than the limit."
         )
-    drop_lengths_without_the_truncated(trace)
+    drop_masked_lengths(trace)
     measures = measure(trace)
     findings = find_all(trace, measures)
     return Diagnosis(judge(trace, measures, findings), findings, trace, measures)

@@ -15,6 +15,10 @@ Standing = Literal["at", "open", "alone", "between", "doubtful"]
 `doubtful`: all completions have one short length, which may be the limit or not.
 """
 
+NEARLY_ALL = 0.999
+"""Four printed digits of a length do not tell it from all."""
+PRINTED = 0.005
+"""What four printed digits may make of a share."""
 _TOO_FEW_TERMINATED = 0.95
 """Above it, four printed digits of the mean length do not tell the length of the few others."""
 

@@ -4,8 +4,7 @@ TRL counts as clipped whatever does not end on a stop token that it knows, of an
 length. Only a completion as long as the limit was cut by it, and the lengths bound how many were.
 """
 
-from truncation_guard.diagnosis.limit_history import PRINTED
-from truncation_guard.diagnosis.run import EntryLimit, LogEntry, RunTrace
+from truncation_guard.diagnosis.run import PRINTED, EntryLimit, LogEntry, RunTrace
 
 _MANY = 0.5
 _NEAR = 0.9
@@ -13,7 +12,7 @@ _NEAR = 0.9
 is about the limit; where it is further below, they ended for another reason."""
 
 
-def drop_lengths_without_the_truncated(trace: RunTrace) -> None:
+def drop_masked_lengths(trace: RunTrace) -> None:
     """Forget the lengths in which those that were cut are 0 tokens long, and note that.
 
     TRL 0.17 masks them, by `mask_truncated_completions`, before it takes the lengths (later ones

@@ -13,7 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from truncation_guard.diagnosis.limit_history import doubtful_lengths, settle_logged_limits
+from truncation_guard.diagnosis.assumed_limit import doubtful_lengths
+from truncation_guard.diagnosis.limit_history import settle_logged_limits
 from truncation_guard.diagnosis.readers.log_scanner import Piece, pieces
 from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
 from truncation_guard.diagnosis.readers.trl_metrics import number, to_entry
