@@ -70,8 +70,6 @@ class LogEntry:
     reward_std: float | None = None
     silent_groups: float | None = None
     """Share of groups whose advantages are all 0, or whose rewards are all equal."""
-    reward_terminated: float | None = None
-    reward_truncated: float | None = None
     function_means: tuple[float, float] | None = None
     """The lowest and the highest mean of a reward function, penalties aside."""
     limit: int | None = None

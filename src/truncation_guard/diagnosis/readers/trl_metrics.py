@@ -48,8 +48,6 @@ _FIELDS = {
     "truncation_guard/stopped_share": "stopped",
     "truncation_guard/groups_without_signal": "guard_silent",
     "truncation_guard/reward": "guard_reward",
-    "truncation_guard/reward_terminated": "reward_terminated",
-    "truncation_guard/reward_truncated": "reward_truncated",
     "truncation_guard/limit": "logged_limit",
 }
 
