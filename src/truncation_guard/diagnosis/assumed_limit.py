@@ -25,9 +25,8 @@ LEAST_RUN = 3
 def assume_limits(entries: Sequence[LogEntry]) -> None:
     """Set the limits that the lengths hint at."""
     told = [entry for entry in entries if entry.longest is not None]
-    runs = _runs(told)
     before: tuple[int | None, int] = None, 0
-    for value, first, end in runs:
+    for value, first, end in _runs(told):
         _fill(told[before[1] : first], before[0], value)
         for entry in told[first:end]:
             entry.under = EntryLimit(value, "at", assumed=True)
@@ -52,8 +51,8 @@ def doubtful_lengths(entries: Sequence[LogEntry]) -> set[float]:
         longest = entry.longest
         if longest is None or not _LEAST_ASSUMED <= longest < _LEAST_SURE:
             continue
-        if entry.truncated is not None:
-            continue  # the guard knows
+        if entry.truncated is not None:  # the guard knows
+            continue
         is_all = entry.ratio is None or entry.ratio >= NEARLY_ALL
         is_one = entry.mean_length is not None and longest - entry.mean_length < PRINTED * longest
         if is_all and is_one and not longest % 1:

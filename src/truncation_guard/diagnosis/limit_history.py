@@ -91,11 +91,7 @@ def settle_limits(trace: RunTrace) -> None:
 
 def phases(entries: Sequence[LogEntry]) -> tuple[Phase, ...]:
     """The limits of a training, in their order."""
-    told = [
-        (entry.under, entry)
-        for entry in entries
-        if entry.under is not None and entry.under.how != "between"
-    ]
+    told = [(e.under, e) for e in entries if e.under is not None and e.under.how != "between"]
     found = []
     for tokens, group in groupby(told, key=lambda item: item[0].tokens):
         of_it = list(group)
@@ -106,11 +102,7 @@ def phases(entries: Sequence[LogEntry]) -> tuple[Phase, ...]:
 
 def last_phase(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
     """The entries under the last limit that is known, or after it under none that is."""
-    told = [
-        entry
-        for entry in entries
-        if entry.under and entry.under.how != "between" and entry.longest is not None
-    ]
+    told = [e for e in entries if e.under and e.under.how != "between" and e.longest is not None]
     if not told:
         return entries
     limit = _tokens(told[-1].under)
@@ -146,23 +138,23 @@ def _settle(entries: Sequence[LogEntry], recorded: int | None) -> None:
 def _settle_guarded(entries: Sequence[LogEntry]) -> None:
     """By the guard's metric; an entry that lost it is under what both its neighbours are under."""
     own = [entry.limit if entry.logged_limit is not None else None for entry in entries]
-    later: list[int | None] = [None] * len(entries)
-    for number in range(len(entries) - 2, -1, -1):
-        later[number] = own[number + 1] if own[number + 1] is not None else later[number + 1]
+    before = list(accumulate(own, _latest))
+    after = list(accumulate(reversed(own), _latest))[::-1]
     for unguarded, stretch in groupby(entries, key=_is_without_guard):
         of_it = list(stretch)
         if unguarded and len(of_it) >= LEAST_RUN:
             assume_limits(of_it)  # the guard was added later
-    before: int | None = None
-    for number, entry in enumerate(entries):
-        tokens = own[number]
+    for entry, tokens, *beside in zip(entries, own, before, after, strict=True):
         if tokens is None and entry.logged_limit is None:
-            beside = {limit for limit in (before, later[number]) if limit is not None}
-            tokens = beside.pop() if len(beside) == 1 else None
-        before = before if own[number] is None else own[number]
+            limits = set(beside) - {None}
+            tokens = limits.pop() if len(limits) == 1 else None
         is_longer = tokens is not None and (entry.longest or 0.0) > tokens
         if not _is_known(entry) and not (entry.under is not None and is_longer):
             entry.under = EntryLimit(tokens, "between" if tokens is None else "at")
+
+
+def _latest(before: int | None, limit: int | None) -> int | None:
+    return before if limit is None else limit
 
 
 def _is_without_guard(entry: LogEntry) -> bool:

@@ -14,6 +14,8 @@ from truncation_guard.diagnosis.truncated_share import cut_share
 from truncation_guard.diagnosis.verdict import RunVerdict
 from truncation_guard.pictures import import_figure
 
+_Figure = Callable[[LogEntry], float | None]
+_SQUARES = {"marker": "s", "linestyle": "", "color": "black", "markerfacecolor": "white"}
 _MOST_POINTS = 1000
 """More of them do not show on a picture of this width; neighbours are averaged then."""
 _FEW_POINTS = 30
@@ -31,7 +33,7 @@ def plot_run(trace: RunTrace, measures: Measures, verdict: RunVerdict, path: str
     _draw_shares(top, trace, bounded=measures.bounded)
     _draw_lengths(middle, trace, measures.limit)
     _draw(bottom, trace.training, lambda entry: entry.reward, "training", color="black")
-    _draw_evaluation(bottom, trace.evaluation, lambda entry: entry.reward)
+    _draw(bottom, trace.evaluation, lambda entry: entry.reward, "evaluation", **_SQUARES)
     bottom.set_ylabel("mean reward")
     bottom.set_xlabel("optimizer step" if trace.steps_known else "log entry (steps are not known)")
     for axes in (top, middle, bottom):
@@ -54,7 +56,7 @@ def _draw_shares(axes: Any, trace: RunTrace, *, bounded: bool) -> None:
 
     name = "training, at most" if bounded else "training"
     _draw(axes, trace.training, cut, name, color="black")
-    _draw_evaluation(axes, trace.evaluation, cut)
+    _draw(axes, trace.evaluation, cut, "evaluation", **_SQUARES)
     axes.set_ylim(-4, 104)
     axes.set_ylabel("truncated completions (%)")
 
@@ -72,7 +74,8 @@ def _draw_lengths(axes: Any, trace: RunTrace, limit: LastLimit) -> None:
         color="0.45",
         linestyle="--",
     )
-    _draw_evaluation(axes, trace.evaluation, lambda entry: entry.mean_length, "evaluation, mean")
+    mean = "evaluation, mean"
+    _draw(axes, trace.evaluation, lambda entry: entry.mean_length, mean, **_SQUARES)
     style = {"color": "black", "linewidth": 3, "alpha": 0.35}
     if len({_tokens(entry) for entry in training} - {None}) > 1:
         _draw(axes, training, _tokens, f"limit{assumed}", **style)
@@ -88,33 +91,15 @@ def _tokens(entry: LogEntry) -> int | None:
 
 
 def _draw(
-    axes: Any,
-    entries: Sequence[LogEntry],
-    figure: Callable[[LogEntry], float | None],
-    label: str,
-    **style: Any,
+    axes: Any, entries: Sequence[LogEntry], figure: _Figure, label: str, **style: Any
 ) -> None:
     points = _points(entries, figure)
     if points:
         marker = "." if len(points) <= _FEW_POINTS else None
-        axes.plot(*zip(*points, strict=True), marker=marker, label=label, **style)
+        axes.plot(*zip(*points, strict=True), label=label, **({"marker": marker} | style))
 
 
-def _draw_evaluation(
-    axes: Any,
-    entries: Sequence[LogEntry],
-    figure: Callable[[LogEntry], float | None],
-    label: str = "evaluation",
-) -> None:
-    points = _points(entries, figure)
-    if points:
-        steps, values = zip(*points, strict=True)
-        axes.plot(steps, values, "s", color="black", markerfacecolor="white", label=label)
-
-
-def _points(
-    entries: Sequence[LogEntry], figure: Callable[[LogEntry], float | None]
-) -> list[tuple[float, float]]:
+def _points(entries: Sequence[LogEntry], figure: _Figure) -> list[tuple[float, float]]:
     """(step, value), the values of one step averaged, and of neighbours where there are many."""
     values: dict[float, list[float]] = {}
     for number, entry in enumerate(entries, start=1):

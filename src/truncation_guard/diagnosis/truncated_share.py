@@ -1,7 +1,7 @@
 """The truncated share of an entry, or what bounds it.
 
-TRL counts as clipped whatever does not end on a stop token that it knows, of any
-length. Only a completion as long as the limit was cut by it, and the lengths bound how many were.
+TRL counts as clipped whatever does not end on a stop token that it knows, of any length. Only a
+completion as long as the limit was cut by it, and the lengths bound how many were.
 """
 
 from truncation_guard.diagnosis.run import PRINTED, EntryLimit, LogEntry, RunTrace
