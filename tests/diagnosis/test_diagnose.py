@@ -128,7 +128,7 @@ def test_a_notebook_shows_the_table() -> None:
     diagnosis = diagnose(LOGS / "short_with_ratio_one.log")
     bundle = diagnosis._repr_mimebundle_()
     assert bundle["text/plain"] == str(diagnosis)
-    assert bundle["text/html"].startswith("<pre>")
+    assert bundle["text/html"].startswith("<pre ")
     assert "short-unfinished" in bundle["text/html"]
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(diagnosis)

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from truncation_guard import LengthSample
-from truncation_guard.diagnosis.finding import Finding, share_text
-from truncation_guard.diagnosis.findings import find_all
+from truncation_guard.diagnosis.checklist import find_all
+from truncation_guard.diagnosis.finding import Finding
 from truncation_guard.diagnosis.measures import measure
-from truncation_guard.diagnosis.run import RunTrace, Window
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 from truncation_guard.diagnosis.verdict import judge
+from truncation_guard.diagnosis.wording.phrases import share_text
 
 LIMIT = 100
 RISES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 FLAT = [0.5] * 10
 
 
-def entries(ratios: list[float | None], **figures: Any) -> list[Window]:
+def entries(ratios: list[float | None], **figures: Any) -> list[LogEntry]:
     """Log entries whose unfinished completions all stand at the limit; lists give one each."""
     made = []
     for number, ratio in enumerate(ratios):
@@ -31,11 +32,11 @@ def entries(ratios: list[float | None], **figures: Any) -> list[Window]:
         if ratio is not None:
             each |= {"ratio": ratio, "max_length": float(LIMIT) if ratio else 60.0}
             each = {"mean_length": LIMIT * ratio + 50 * (1 - ratio)} | each
-        made.append(Window(step=float(number + 1), **each))
+        made.append(LogEntry(step=float(number + 1), **each))
     return made
 
 
-def trace(training: list[Window], **details: Any) -> RunTrace:
+def trace(training: list[LogEntry], **details: Any) -> RunTrace:
     return RunTrace(**({"source": "log", "path": "x", "training": training} | details))
 
 
@@ -158,7 +159,7 @@ def test_lengths_that_are_not_there_are_unknown(source: str, name: str) -> None:
     ],
 )
 def test_a_default_that_cuts(limit: int, ratio: float, expected: tuple[str, str, str]) -> None:
-    run = trace([Window(ratio=ratio, max_length=limit, mean_length=limit)] * 5, limit=limit)
+    run = trace([LogEntry(ratio=ratio, max_length=limit, mean_length=limit)] * 5, limit=limit)
     assert answer(run, "default-limit") == expected
 
 
@@ -209,7 +210,7 @@ def recorded(ended: dict[int, int], cut: dict[int, int], **details: Any) -> RunT
     """A record whose last part has these lengths."""
     sample = LengthSample.from_histograms(ended, cut)
     share = sample.truncated / len(sample)
-    batch = Window(step=1.0, completions=len(sample), truncated=share, elsewhere=0.0, stopped=0.0)
+    batch = LogEntry(step=1.0, completions=len(sample), truncated=share, elsewhere=0.0, stopped=0.0)
     batch.mean_length, batch.max_length, batch.limit = 50.0, float(LIMIT), LIMIT
     return trace(
         [batch] * 5,
@@ -279,8 +280,7 @@ def test_without_shares_no_limit_can_be_told() -> None:
     assert answer(run, "limit-needed") == (
         "unknown",
         "what limit would hold 95% of the completions cannot be known from a completions table",
-        "count them again with truncation_guard.profile_completions, which takes the tokenizer and "
-        "the limit",
+        "measure it with truncation_guard.profile_rollouts at a generous limit",
     )
 
 
@@ -313,7 +313,7 @@ def test_a_single_entry_and_none_at_all() -> None:
     assert answer(trace(entries([0.5])), "truncated")[1] == (
         "50% of the completions were cut off at step 1"
     )
-    nameless = trace([Window(ratio=0.5, mean_length=100, max_length=100)], limit=LIMIT)
+    nameless = trace([LogEntry(ratio=0.5, mean_length=100, max_length=100)], limit=LIMIT)
     assert answer(nameless, "truncated")[1] == "50% of the completions were cut off"
     assert answer(trace(entries([0.0] * 3)), "truncated")[1:] == (
         "no completion was cut off from step 1 to 3",
@@ -775,16 +775,16 @@ def test_nothing_ends_under_the_last_limit_though_much_did_before() -> None:
 
 @pytest.mark.parametrize("details", [{"ratio": 0.25}, {"limit": None, "max_length": None}])
 def test_stop_tokens_are_not_suspected_without_reason(details: dict[str, Any]) -> None:
-    windows = entries([0.5] * 5, mean_length=30.0)
-    for window in windows:
+    training = entries([0.5] * 5, mean_length=30.0)
+    for entry in training:
         for name, value in details.items():
-            setattr(window, name, value)
-    assert not {"stop-tokens", "two-lengths"} & found(trace(windows)).keys()
+            setattr(entry, name, value)
+    assert not {"stop-tokens", "two-lengths"} & found(trace(training)).keys()
 
 
-def guarded(share: float, **figures: Any) -> list[Window]:
+def guarded(share: float, **figures: Any) -> list[LogEntry]:
     given = {"truncated": share, "stopped": 0.0, "elsewhere": 0.0, "mean_length": 50.0} | figures
-    return [Window(step=float(n), max_length=100.0, limit=LIMIT, **given) for n in range(5)]
+    return [LogEntry(step=float(n), max_length=100.0, limit=LIMIT, **given) for n in range(5)]
 
 
 @pytest.mark.parametrize(("elsewhere", "is_found"), [(0.2, False), (0.21, True)])
@@ -861,7 +861,7 @@ def test_a_share_that_another_limit_raised_is_no_rise() -> None:
 
 def test_completions_of_one_short_length_say_both_readings() -> None:
     run = trace(
-        [Window(step=float(n), ratio=1.0, mean_length=20, max_length=20.0) for n in range(9)]
+        [LogEntry(step=float(n), ratio=1.0, mean_length=20, max_length=20.0) for n in range(9)]
     )
     assert verdict(run) == (
         "truncation may be what holds this run back: all completions are 20 tokens long and count "
@@ -889,7 +889,7 @@ def test_completions_of_one_short_length_say_both_readings() -> None:
 
 def test_short_completions_that_count_as_clipped() -> None:
     short = [
-        Window(step=float(n), ratio=1.0, mean_length=20.0, max_length=30.0 + n) for n in range(5)
+        LogEntry(step=float(n), ratio=1.0, mean_length=20.0, max_length=30.0 + n) for n in range(5)
     ]
     remedy = (
         "a longer limit does not help, unless an environment's tokens, which TRL leaves out of the "
@@ -911,7 +911,7 @@ def test_short_completions_that_count_as_clipped() -> None:
     assert answer(trace(short, limit=LIMIT), "truncated")[1] == (
         "by their lengths no completion was cut off from step 0 to 4"
     )
-    some = [Window(step=1.0, ratio=0.4, mean_length=11.0, max_length=101.0)] * 5
+    some = [LogEntry(step=1.0, ratio=0.4, mean_length=11.0, max_length=101.0)] * 5
     assert answer(trace(some, limit=101), "short-unfinished")[1] == (
         "at least 30% of the completions count as clipped and yet are short (the longest has 101 "
         "tokens, the limit is 101): TRL counts what does not end on a stop token that it knows"
@@ -923,7 +923,7 @@ def test_short_completions_that_count_as_clipped() -> None:
 
 
 def test_short_completions_do_not_hide_many_that_may_be_cut() -> None:
-    run = trace([Window(step=1.0, ratio=0.7, mean_length=31.0, max_length=101.0)] * 5, limit=101)
+    run = trace([LogEntry(step=1.0, ratio=0.7, mean_length=31.0, max_length=101.0)] * 5, limit=101)
     assert "short-unfinished" in found(run)
     assert verdict(run) == (
         "truncation may be what holds this run back: at most 30% of the completions were cut off "
@@ -991,11 +991,11 @@ def test_a_limit_that_changed() -> None:
 def test_a_mean_of_limits_is_never_named(
     limits: list[int | None], means: list[float], expected: str
 ) -> None:
-    windows = guarded(0.3)[: len(limits)]
-    for number, window in enumerate(windows):
-        window.limit, window.logged_limit = limits[number], means[number]
-        window.step = number + 1.0
-    run = trace(windows, guarded=True)
+    training = guarded(0.3)[: len(limits)]
+    for number, entry in enumerate(training):
+        entry.limit, entry.logged_limit = limits[number], means[number]
+        entry.step = number + 1.0
+    run = trace(training, guarded=True)
     assert answer(run, "limit-changed")[1] == f"the limit changed during the run: {expected}"
     assert not any("24" in finding.fact for finding in found(run).values())
     if set(limits) == {None}:
@@ -1009,9 +1009,9 @@ def test_a_mean_of_limits_is_never_named(
 
 def test_a_limit_that_changed_to_one_that_cuts_nothing() -> None:
     run = trace(entries([1.0] * 5, mean_length=100.0) + entries([0.0] * 5, max_length=180.0))
-    for number, window in enumerate(run.training):
-        window.step = number + 1.0
-        window.max_length = window.max_length if number < 5 else 180.0
+    for number, entry in enumerate(run.training):
+        entry.step = number + 1.0
+        entry.max_length = entry.max_length if number < 5 else 180.0
     assert answer(run, "limit-changed")[1] == (
         "the limit changed during the run, as the longest completions show: 100 tokens up to step "
         "5, then at least 180 tokens from step 6 on"
@@ -1019,7 +1019,7 @@ def test_a_limit_that_changed_to_one_that_cuts_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("windows", "expected"),
+    ("training", "expected"),
     [
         (
             entries([0.0, None, 0.0], reward=0.5),
@@ -1050,9 +1050,9 @@ def test_a_limit_that_changed_to_one_that_cuts_nothing() -> None:
         ),
     ],
 )
-def test_metrics_that_are_missing(windows: list[Window], expected: tuple[str, str, str]) -> None:
-    assert answer(trace(windows), "metrics-missing") == expected
-    assert "metrics-missing" not in found(trace(windows, source="record"))
+def test_metrics_that_are_missing(training: list[LogEntry], expected: tuple[str, str, str]) -> None:
+    assert answer(trace(training), "metrics-missing") == expected
+    assert "metrics-missing" not in found(trace(training, source="record"))
 
 
 @pytest.mark.parametrize(
@@ -1150,12 +1150,14 @@ def test_a_share_is_never_rounded_to_all(share: float, text: str) -> None:
             "evaluation, but there is nothing about its training",
         ),
         (
-            trace([Window(step=1.0, ratio=0.4, mean_length=31.0, max_length=101.0)] * 5, limit=101),
+            trace(
+                [LogEntry(step=1.0, ratio=0.4, mean_length=31.0, max_length=101.0)] * 5, limit=101
+            ),
             "may be what holds this run back: at most 30% of the completions were cut off at 101 "
             "tokens at the end",
         ),
         (
-            trace([Window(ratio=0.3)] * 5),
+            trace([LogEntry(ratio=0.3)] * 5),
             "may be what holds this run back: 30% of the completions were cut off at the end",
         ),
     ],

@@ -9,7 +9,6 @@ from support import trl_logs
 from support.pictures import kept_figures
 
 from truncation_guard.diagnosis.diagnose import diagnose
-from truncation_guard.diagnosis.plot import plot_run
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -119,7 +118,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError) as error:
-        plot_run(diagnose(LOGS / "healthy.jsonl"), tmp_path / "run.png")
+        diagnose(LOGS / "healthy.jsonl").plot(tmp_path / "run.png")
     assert str(error.value) == (
         "A plot needs matplotlib. Install it with: pip install 'truncation-guard[plot]'"
     )

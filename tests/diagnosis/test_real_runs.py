@@ -66,7 +66,7 @@ def test_state_and_log_of_a_run_without_a_guard(
         assert diagnosis.measures.evaluation_cut == 0.75
         assert diagnosis.verdict.answer == "is"
         assert diagnosis.trace.steps_known is (source == "trainer_state" or not disable_tqdm)
-    steps = [window.step for window in diagnosis.trace.training]
+    steps = [entry.step for entry in diagnosis.trace.training]
     assert steps == list(range(1, STEPS + 1))
 
 
@@ -120,4 +120,4 @@ def test_the_tables_of_a_run_alone_tell_its_rewards(tmp_path: Path) -> None:
     diagnosis = diagnose(tmp_path / "completions")
     assert diagnosis.trace.source == "tables"
     assert diagnosis.verdict.answer == "may be"
-    assert {window.reward for window in diagnosis.trace.training} == {0.25}
+    assert {entry.reward for entry in diagnosis.trace.training} == {0.25}

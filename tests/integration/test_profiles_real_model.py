@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct: a profile of its rollouts, and one of the table of their texts."""
+"""SmolLM2-135M-Instruct: a profile of its rollouts, and one of a table of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 96
 model_and_tokenizer = test_real_model.model_and_tokenizer
 
 
-def test_rollouts_and_the_table_of_their_texts_agree_to_a_few_tokens(
+def test_rollouts_and_a_table_of_their_token_counts_agree(
     model_and_tokenizer: tuple[Any, Any], tmp_path: Path
 ) -> None:
     model, tokenizer = model_and_tokenizer
@@ -67,11 +67,8 @@ def test_rollouts_and_the_table_of_their_texts_agree_to_a_few_tokens(
     assert profile.longest_prompt == max(map(len, prompts))
 
     texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    counts = [len(row) for row in rows]
     table = tmp_path / "completions_00001.parquet"
-    pd.DataFrame({"completion": texts}).to_parquet(table)
-    # Measured: the texts of these completions are at most 2 tokens shorter.
-    again = profile_completions(table, tokenizer, limit=LIMIT)
-    assert again.sample.truncated == profile.sample.truncated
-    assert again.sample.mean_tokens(LIMIT) == pytest.approx(
-        profile.sample.mean_tokens(LIMIT), rel=0.02
-    )
+    pd.DataFrame({"completion": texts, "completion_length": counts}).to_parquet(table)
+    # None of them terminated at the limit, which a table could not tell from truncated.
+    assert profile_completions(table, limit=LIMIT).sample == profile.sample

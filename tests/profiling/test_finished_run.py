@@ -1,11 +1,10 @@
-"""Profiles of finished runs, from TRL's completions tables and from the guard's record."""
+"""Profiles of finished runs, from the guard's record and from tables of token counts."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -38,17 +37,14 @@ def record(folder, *entries, end=""):
     return path
 
 
-def table(path, completions, **columns):
+def table(path, *counts, **columns):
+    """A table of completions of so many tokens; their text says nothing of them."""
     path.parent.mkdir(exist_ok=True)
-    rows = len(completions)
-    data = {"step": [1] * rows, "prompt": ["w3"] * rows, "completion": completions} | columns
+    rows = len(counts)
+    data = {"step": [1] * rows, "prompt": ["w3"] * rows, "completion": ["w5"] * rows}
+    data |= {"completion_length": list(counts)} | columns
     parquet.write_table(pa.table(data), path)
     return path
-
-
-def words(*counts):
-    """Texts of so many tokens."""
-    return [" ".join(["w5"] * count) for count in counts]
 
 
 def refused(kind, source, message, *args, **kwargs):
@@ -157,99 +153,66 @@ class TestRecord:
 
 
 class TestTables:
-    def test_texts_are_tokenized_and_the_stop_token_is_added(self, tmp_path):
-        path = table(tmp_path / "completions_00001.parquet", words(2, 4, 6, 7, 8, 9))
-        made = profile_completions(path, tiny.tokenizer(), limit=8)
-        # 95 % of 8 are 7.6 tokens. No text is longer than the limit, whatever a tokenizer makes.
-        assert made.sample.histograms == ({3: 1, 5: 1, 7: 1, 8: 1}, {8: 2})
+    def test_token_counts_are_read_and_no_text(self, tmp_path):
+        path = table(tmp_path / "completions_00001.parquet", 2, 4, 6, 7, 7, 8, 8)
+        made = profile_completions(path, limit=8)
+        assert made.sample.histograms == ({2: 1, 4: 1, 6: 1, 7: 2}, {8: 2})
         assert (made.source, made.column, made.limit) == ("completions", str(path), 8)
         assert made.notes == (
-            "Lengths were counted from the text and are off by a few tokens.",
-            "2 completions of 8 or more tokens are taken as truncated: the tables do not say which "
-            "were.",
+            "2 completions of 8 tokens are taken as truncated: the tables do not say which were.",
         )
 
-    def test_what_ends_just_below_the_limit_may_have_been_truncated(self, tmp_path):
-        path = table(tmp_path / "completions_00001.parquet", words(94, 95, 99, 100))
-        made = profile_completions(path, tiny.tokenizer(), limit=100)
-        assert made.sample.histograms == ({95: 1}, {95: 1, 99: 1, 100: 1})
+    def test_where_none_has_the_length_of_the_limit_none_was_truncated(self, tmp_path):
+        path = table(tmp_path / "completions_00001.parquet", 2, 7)
+        made = profile_completions(path, limit=8)
+        assert (made.sample.histograms, made.notes) == (({2: 1, 7: 1}, {}), ())
 
     def test_a_folder_holds_tables_in_the_order_of_their_steps(self, tmp_path):
         folder = tmp_path / "completions"
         for step, counts in ((99999, (1, 2)), (100000, (2, 3)), (2, (5, 1))):
-            table(folder / f"completions_{step:05d}.parquet", words(*counts))
+            table(folder / f"completions_{step:05d}.parquet", *counts)
         # In this order each begins with the row that the one before it ended on.
         for source in (tmp_path, folder):
-            made = profile_completions(source, tiny.tokenizer(), limit=8)
-            assert made.sample.histograms == ({2: 1, 3: 1, 4: 1, 6: 1}, {})
+            made = profile_completions(source, limit=8)
+            assert made.sample.histograms == ({1: 1, 2: 1, 3: 1, 5: 1}, {})
             assert made.column == str(source)
 
     def test_a_record_goes_first(self, tmp_path):
-        table(tmp_path / "completions" / "completions_00001.parquet", words(2))
+        table(tmp_path / "completions" / "completions_00001.parquet", 2)
         record(tmp_path, START, batch(0, [(7, 1)]))
         assert profile_completions(tmp_path).sample.histograms == ({7: 1}, {})
 
     def test_rows_that_a_later_table_repeats_count_once(self, tmp_path):
-        first = words(1, 2, 3, 4)
-        for step, texts in enumerate([first, first, words(3, 4, 5, 6), words(6, 5, 6, 5)]):
-            table(tmp_path / f"completions_{step:05d}.parquet", texts, advantage=[0.5] * 4)
-        made = profile_completions(tmp_path, tiny.tokenizer(), limit=8)
-        assert made.sample.histograms == ({2: 1, 3: 1, 4: 1, 5: 1, 6: 3, 7: 2}, {})
+        first = (1, 2, 3, 4)
+        for step, counts in enumerate([first, first, (3, 4, 5, 6), (6, 5, 6, 5)]):
+            table(tmp_path / f"completions_{step:05d}.parquet", *counts, advantage=[0.5] * 4)
+        made = profile_completions(tmp_path, limit=8)
+        assert made.sample.histograms == ({1: 1, 2: 1, 3: 1, 4: 1, 5: 3, 6: 2}, {})
 
-    def test_equal_texts_with_other_advantages_are_other_completions(self, tmp_path):
+    def test_equal_completions_with_other_advantages_are_other_completions(self, tmp_path):
         for step in (1, 2):
             columns = {"advantage": [0.5 * step] * 2}
-            table(tmp_path / f"completions_{step:05d}.parquet", words(1, 1), **columns)
-        made = profile_completions(tmp_path, tiny.tokenizer(), limit=8)
-        assert made.sample.histograms == ({2: 4}, {})
+            table(tmp_path / f"completions_{step:05d}.parquet", 1, 1, **columns)
+        made = profile_completions(tmp_path, limit=8)
+        assert made.sample.histograms == ({1: 4}, {})
 
-    def test_conversations_of_one_message(self, tmp_path):
-        completions = [
-            [{"role": "assistant", "content": text, "tool_calls": None}] for text in words(2, 4)
-        ]
-        path = table(tmp_path / "completions_00001.parquet", completions)
-        made = profile_completions(path, SimpleNamespace(tokenizer=tiny.tokenizer()), limit=8)
-        assert made.sample.histograms == ({3: 1, 5: 1}, {})
-
-    def test_what_is_not_one_text_is_left_out(self, tmp_path):
-        say = {"role": "assistant", "content": "w5 w5", "tool_calls": None}
-        completions = [
-            [say],
-            [say, say],
-            [say | {"tool_calls": [{"name": "add"}]}],
-            [say | {"content": None}],
-            [],
-            None,
-        ]
-        path = table(tmp_path / "completions_00001.parquet", completions)
-        made = profile_completions(path, tiny.tokenizer(), limit=8)
-        assert (made.sample.histograms, made.skipped) == (({3: 1}, {}), 5)
-        assert made.notes[1:] == ("5 completions that are not one text were left out.",)
-
-    @pytest.mark.parametrize("completions", [[None], [["a list"]], [[[1]]], [3]])
-    def test_a_table_without_any_text_is_refused(self, completions, tmp_path):
-        path = table(tmp_path / "completions_00001.parquet", completions)
-        refused(
-            ValueError,
-            path,
-            f"{path} has no completion that is one text. Completions of several messages or with "
-            "tool calls cannot be counted from a table; train with a TruncationGuardCallback, "
-            "which writes a truncation_guard.jsonl.",
-            tiny.tokenizer(),
-            limit=8,
-        )
-
-    def test_what_trl_writes_is_read(self, tmp_path):
+    def test_what_a_reward_function_logs_is_read(self, tmp_path):
         rollouts = [[5, 6, 1], tiny.T8, [7, 1], [9, 10, 11, 1], [5, 5, 1], tiny.T8, tiny.T8, [8, 1]]
+        reward = tiny.scripted([1.0, 0.0, 0.5])
+
+        def logged(completions, completion_ids, log_extra, **kwargs):
+            log_extra("completion_length", [len(ids) for ids in completion_ids])
+            return reward(completions, completion_ids=completion_ids, **kwargs)
+
         trainer = tiny.trainer(
             # Each batch is logged four times.
             tiny.config(tmp_path, max_steps=8, log_completions=True, num_iterations=4),
-            tiny.scripted([1.0, 0.0, 0.5]),
+            logged,
             rollouts=rollouts,
         )
         trainer.train()
         assert len(list((tmp_path / "completions").iterdir())) == 8
-        made = profile_completions(tmp_path, tiny.tokenizer(), limit=8)
+        made = profile_completions(tmp_path, limit=8)
         assert made.sample.histograms == ({2: 4, 3: 4, 4: 2}, {8: 6})
 
 
@@ -285,45 +248,73 @@ class TestBadSources:
             r"of the folder, or write it again\.$"
         )
         with pytest.raises(ValueError, match=message):
-            profile_completions(tmp_path, tiny.tokenizer(), limit=8)
+            profile_completions(tmp_path, limit=8)
 
     def test_a_torn_table(self, tmp_path):
-        path = table(tmp_path / "completions_00001.parquet", words(*range(1, 9)))
+        path = table(tmp_path / "completions_00001.parquet", *range(1, 9))
         path.write_bytes(path.read_bytes()[:-20])
         with pytest.raises(ValueError, match=r" cannot be read as a parquet table \("):
-            profile_completions(path, tiny.tokenizer(), limit=8)
+            profile_completions(path, limit=8)
 
-    def test_a_table_of_something_else(self, tmp_path):
-        path = tmp_path / "train.parquet"
-        parquet.write_table(pa.table({"question": ["w3"], "answer": ["w4"]}), path)
+    @pytest.mark.parametrize("limit", [None, 8])
+    def test_a_table_of_texts(self, limit, tmp_path):
+        path = tmp_path / "completions_00001.parquet"
+        parquet.write_table(pa.table({"prompt": ["w3"], "completion": ["w4"]}), path)
         refused(
             ValueError,
             path,
-            f"{path} has no column `completion`, only ['question', 'answer']. Pass a table that "
-            "TRL wrote with log_completions=True.",
-            tiny.tokenizer(),
-            limit=8,
-        )
-
-    @pytest.mark.parametrize(("tokenizer", "limit"), [(None, 8), (tiny.tokenizer(), None)])
-    def test_a_table_without_tokenizer_or_limit(self, tokenizer, limit, tmp_path):
-        path = table(tmp_path / "completions_00001.parquet", words(2))
-        refused(
-            ValueError,
-            path,
-            f"{path}: TRL's tables hold neither token counts nor the limit. Pass the run's "
-            "`tokenizer` and its `limit` (max_completion_length).",
-            tokenizer,
+            f"{path} has no column `completion_length` of token counts, only ['prompt', "
+            "'completion']; texts are not counted. Pass a truncation_guard.jsonl, which a "
+            "TruncationGuardCallback writes, or log the counts in a reward function: "
+            'log_extra("completion_length", [len(ids) for ids in completion_ids]).',
             limit=limit,
         )
 
+    @pytest.mark.parametrize("count", [1.5, None, "8", -1, True])
+    def test_a_column_of_something_else(self, count, tmp_path):
+        path = table(tmp_path / "completions_00001.parquet", count)
+        refused(
+            ValueError,
+            path,
+            f"{path} has {count!r} in its column `completion_length`, which is no token count. "
+            "Pass a table with whole numbers of tokens there.",
+            limit=8,
+        )
+
+    def test_a_table_without_a_row(self, tmp_path):
+        path = table(tmp_path / "completions_00001.parquet")
+        refused(
+            ValueError,
+            path,
+            f"{path} has no completion. Pass the tables of a run that generated some.",
+            limit=8,
+        )
+
+    def test_a_table_without_limit(self, tmp_path):
+        path = table(tmp_path / "completions_00001.parquet", 2)
+        refused(
+            ValueError,
+            path,
+            f"{path}: TRL's tables do not hold the limit. Pass the run's `limit` "
+            "(max_completion_length).",
+        )
+
     def test_a_limit_that_is_none(self, tmp_path):
-        path = table(tmp_path / "completions_00001.parquet", words(2))
+        path = table(tmp_path / "completions_00001.parquet", 2)
         refused(
             ValueError,
             Path(path),
             "`limit` must be an integer of at least 1, got 0. Pass the run's "
             "max_completion_length.",
-            tiny.tokenizer(),
             limit=0,
+        )
+
+    def test_a_limit_below_a_completion(self, tmp_path):
+        path = table(tmp_path / "completions_00001.parquet", 2, 9)
+        refused(
+            ValueError,
+            path,
+            f"{path} has a completion of 9 tokens, more than `limit`=8. Pass the run's "
+            "max_completion_length.",
+            limit=8,
         )

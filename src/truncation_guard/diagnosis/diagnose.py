@@ -1,29 +1,31 @@
 """`diagnose`: a run's folder, state or log in, a `Diagnosis` out.
 
-The one idea: reading, measuring, judging and showing know nothing of each other; this is where
-they meet.
+Reading, measuring, judging and showing know nothing of each other; they meet here.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from truncation_guard.diagnosis import report
+from truncation_guard.diagnosis.checklist import find_all
 from truncation_guard.diagnosis.finding import Finding
-from truncation_guard.diagnosis.findings import find_all, is_bad
-from truncation_guard.diagnosis.limits import drop_lengths_without_the_cut
 from truncation_guard.diagnosis.measures import Measures, measure
-from truncation_guard.diagnosis.readers.sources import read_run
+from truncation_guard.diagnosis.readers.source_choice import read_run
 from truncation_guard.diagnosis.run import RunTrace
-from truncation_guard.diagnosis.verdict import Verdict, judge
+from truncation_guard.diagnosis.truncated_share import drop_masked_lengths
+from truncation_guard.diagnosis.verdict import RunVerdict, judge
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
     """What a run left behind says about truncation: `str`, rich and notebooks show a table."""
 
-    verdict: Verdict
+    verdict: RunVerdict
     findings: tuple[Finding, ...]
     """The checklist, and what else was found."""
     trace: RunTrace
@@ -38,8 +40,7 @@ class Diagnosis:
         A single answer that is unknown does not count against a run; one that does not tell
         whether completions were cut off is not healthy.
         """
-        is_any_bad = any(is_bad(finding.severity) for finding in self.findings)
-        return self.verdict.answer == "is not" and not is_any_bad
+        return self.verdict.answer == "is not" and not any(f.is_bad for f in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values, but for the run itself."""
@@ -60,24 +61,26 @@ class Diagnosis:
         """
         from truncation_guard.diagnosis.plot import plot_run
 
-        plot_run(self, path)
+        plot_run(self.trace, self.measures, self.verdict, path)
 
     def __repr__(self) -> str:
         """The verdict, and the codes to look into."""
-        codes = [finding.code for finding in self.findings if is_bad(finding.severity)]
+        codes = [finding.code for finding in self.findings if finding.is_bad]
         return f"Diagnosis(answer={self.verdict.answer!r}, source={self.trace.source!r}, {codes=})"
 
     def __str__(self) -> str:
         """The report as plain text."""
-        return report.to_text(self)
+        return report.to_text(self.verdict, self.findings, self.trace)
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> "Group":
         """The report for rich."""
-        return report.render(self)
+        return report.render(self.verdict, self.findings, self.trace)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What a notebook shows."""
-        return {"text/plain": str(self), "text/html": report.to_html(self)}
+        """What a notebook shows: the text, and HTML by rich."""
+        from rich.jupyter import JupyterMixin
+
+        return JupyterMixin._repr_mimebundle_(self.__rich__(), (), ()) | {"text/plain": str(self)}
 
 
 def diagnose(path: str | Path) -> Diagnosis:
@@ -112,7 +115,7 @@ def diagnose(path: str | Path) -> Diagnosis:
             "Tools were called: TRL leaves their tokens out of the lengths, so a completion may be "
             "cut and yet be shorter than the limit."
         )
-    drop_lengths_without_the_cut(trace)
+    drop_masked_lengths(trace)
     measures = measure(trace)
     findings = find_all(trace, measures)
     return Diagnosis(judge(trace, measures, findings), findings, trace, measures)

@@ -10,13 +10,15 @@ from itertools import accumulate, pairwise
 from math import sqrt
 from statistics import fmean, pvariance
 
-from truncation_guard.diagnosis.limits import Limit, below_share, cut_share, find_limit
-from truncation_guard.diagnosis.phases import last_phase
-from truncation_guard.diagnosis.run import RunTrace, Window
+from truncation_guard.diagnosis.limit_history import LastLimit, find_limit, last_phase
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
+from truncation_guard.diagnosis.truncated_share import below_share, cut_share
 
 PARTS = 5
 NOTABLE = 0.05
 """Share of truncated completions that ScaleRL's stable runs stay under."""
+MUCH = 0.25
+"""Share of truncated completions from which on hardly a group is untouched."""
 CLEAR = 2.0
 """Standard errors between two fifths, for them to differ."""
 _ROUNDING = 1e-9
@@ -24,7 +26,6 @@ _ENOUGH_REWARDS = 5
 _SMALL = 0.05
 """Of the whole range of the rewards: less is no change, however sure it is."""
 _NEAR_TOP = 0.9
-_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Course:
 class Measures:
     """What is measured of a run; None where it is not known."""
 
-    limit: Limit
+    limit: LastLimit
     steps: tuple[float, float] | None
     """First and last step of the training entries."""
     cut: Course | None
@@ -105,33 +106,36 @@ def measure(trace: RunTrace) -> Measures:
     """The figures of a run."""
     limit = find_limit(trace)
 
-    cuts = {id(w): cut_share(w, trace.with_tools) for w in (*trace.training, *trace.evaluation)}
+    cuts = {
+        id(entry): cut_share(entry, trace.with_tools)
+        for entry in (*trace.training, *trace.evaluation)
+    }
 
-    def cut(window: Window) -> float | None:
-        return cuts[id(window)]
+    def cut(entry: LogEntry) -> float | None:
+        return cuts[id(entry)]
 
     training = trace.training
     under_last = last_phase(training)
     last_fifth = _last_part(training, under_last)
-    spreads = [window.reward_std for window in training if window.reward_std is not None]
-    steps = [window.step for window in training if window.step is not None]
+    spreads = [entry.reward_std for entry in training if entry.reward_std is not None]
+    steps = [entry.step for entry in training if entry.step is not None]
     last_evaluation = _last_evaluation(trace.evaluation)
-    silent = _course(training, lambda w: w.silent_groups, under_last)
+    silent = _course(training, lambda entry: entry.silent_groups, under_last)
     uniform = sum(spread == 0 for spread in spreads) / len(spreads) if spreads else None
-    below = mean_of(training, lambda w: below_share(w, trace.with_tools))
+    below = mean_of(training, lambda entry: below_share(entry, trace.with_tools))
     return Measures(
         limit=limit,
         steps=(steps[0], steps[-1]) if steps else None,
         cut=_course(training, cut, under_last),
         cut_last_limit=_course(under_last, cut, under_last),
-        bounded=any(_is_bound(window, cut(window), trace.with_tools) for window in training),
-        unfinished=mean_of(training, lambda w: w.unfinished),
+        bounded=any(_is_bound(entry, cut(entry), trace.with_tools) for entry in training),
+        unfinished=mean_of(training, lambda entry: entry.unfinished),
         below=below,
-        elsewhere=mean_of(training, lambda w: w.elsewhere),
+        elsewhere=mean_of(training, lambda entry: entry.elsewhere),
         ended_length=_ended_length(last_fifth, limit.tokens),
         constant_length=_constant_length(last_fifth),
-        reward=_course(training, lambda w: w.reward, training),
-        reward_change=_change([w.reward for w in training if w.reward is not None]),
+        reward=_course(training, lambda entry: entry.reward, training),
+        reward_change=_change([entry.reward for entry in training if entry.reward is not None]),
         top=_top(training, max(uniform or 0.0, 0.0 if silent is None else silent.last)),
         uniform=uniform,
         silent=silent,
@@ -140,29 +144,33 @@ def measure(trace: RunTrace) -> Measures:
     )
 
 
-def mean_of(windows: Sequence[Window], figure: Callable[[Window], float | None]) -> float | None:
+def mean_of(
+    entries: Sequence[LogEntry], figure: Callable[[LogEntry], float | None]
+) -> float | None:
     """The mean over the entries that have it, each weighing its completions where these are known.
 
     For shares and means of the record that is exact. The entries of a log weigh alike: but for the
     last one they are of equally many batches, and the batches of a training are of one size.
     """
-    known = [(value, w.completions or 1) for w in windows if (value := figure(w)) is not None]
+    known = [
+        (value, entry.completions or 1) for entry in entries if (value := figure(entry)) is not None
+    ]
     if not known:
         return None
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
 
 
 def _course(
-    windows: Sequence[Window],
-    figure: Callable[[Window], float | None],
-    under_last: Sequence[Window],
+    entries: Sequence[LogEntry],
+    figure: Callable[[LogEntry], float | None],
+    under_last: Sequence[LogEntry],
 ) -> Course | None:
-    seen = [window for window in windows if figure(window) is not None]
+    seen = [entry for entry in entries if figure(entry) is not None]
     if not seen:
         return None
     parts = [mean for part in _parts(seen) if (mean := mean_of(part, figure)) is not None]
     last = mean_of(_last_part(seen, under_last), figure)
-    values = [value for window in seen if (value := figure(window)) is not None]
+    values = [value for entry in seen if (value := figure(entry)) is not None]
     top = max(range(len(values)), key=values.__getitem__)
     return Course(
         overall=mean_of(seen, figure) or 0.0,
@@ -177,72 +185,74 @@ def _course(
     )
 
 
-def _parts(windows: Sequence[Window]) -> list[Sequence[Window]]:
+def _parts(entries: Sequence[LogEntry]) -> list[Sequence[LogEntry]]:
     """Fifths; single entries where there are fewer than five."""
-    number = min(PARTS, len(windows))
-    edges = [len(windows) * i // number for i in range(number + 1)]
-    return [windows[start:end] for start, end in pairwise(edges)]
+    number = min(PARTS, len(entries))
+    edges = [len(entries) * i // number for i in range(number + 1)]
+    return [entries[start:end] for start, end in pairwise(edges)]
 
 
-def _last_part(windows: Sequence[Window], under_last: Sequence[Window]) -> Sequence[Window]:
+def _last_part(entries: Sequence[LogEntry], under_last: Sequence[LogEntry]) -> Sequence[LogEntry]:
     """The last fifth, without what was written under an earlier limit or across a change.
 
     Where the limit changed right at the end, it is what was last written under one limit.
     """
-    if not windows:
+    if not entries:
         return []
-    kept = {id(window) for window in under_last}
-    of_it = [window for window in windows if id(window) in kept]
-    size = len(_parts(windows)[-1])
-    newest = windows[-size:]
-    return [window for window in newest if id(window) in kept] or of_it[-size:] or newest
+    kept = {id(entry) for entry in under_last}
+    of_it = [entry for entry in entries if id(entry) in kept]
+    size = len(_parts(entries)[-1])
+    newest = entries[-size:]
+    return [entry for entry in newest if id(entry) in kept] or of_it[-size:] or newest
 
 
-def _is_bound(window: Window, cut: float | None, with_tools: bool) -> bool:
+def _is_bound(entry: LogEntry, cut: float | None, with_tools: bool) -> bool:
     """Whether the share that was cut is only an upper bound."""
-    if window.truncated is not None or not cut:
+    if entry.truncated is not None or not cut:
         return False
-    if window.ratio is None or bool(below_share(window, with_tools)):
+    if entry.ratio is None or bool(below_share(entry, with_tools)):
         return True
-    return window.under is not None and window.under.how == "between"
+    return entry.under is not None and entry.under.how == "between"
 
 
-def _constant_length(windows: Sequence[Window]) -> int | None:
-    doubtful = [w for w in windows if w.under is not None and w.under.how == "doubtful"]
-    return round(doubtful[-1].longest or 0) if 2 * len(doubtful) > len(windows) else None
+def _constant_length(entries: Sequence[LogEntry]) -> int | None:
+    doubtful = [
+        entry for entry in entries if entry.under is not None and entry.under.how == "doubtful"
+    ]
+    return round(doubtful[-1].longest or 0) if 2 * len(doubtful) > len(entries) else None
 
 
-def _top(windows: Sequence[Window], equal: float) -> str | None:
+def _top(entries: Sequence[LogEntry], equal: float) -> str | None:
     """Whether the reward of the last fifth is the most that can be had, as far as can be known."""
-    rewards = [window for window in windows if window.reward is not None]
+    rewards = [entry for entry in entries if entry.reward is not None]
     if not rewards:
         return None
     newest = _parts(rewards)[-1]
-    means = [window.function_means or (window.reward, window.reward) for window in newest]
+    means = [entry.function_means or (entry.reward, entry.reward) for entry in newest]
     lowest = fmean(low or 0.0 for low, _ in means)
     highest = max(high or 0.0 for _, high in means)
     if highest > 1 + _ROUNDING:
-        return "unknown" if equal >= _HALF and lowest > 0 else None
+        return "unknown" if equal >= 0.5 and lowest > 0 else None
     return "one" if lowest >= _NEAR_TOP else None
 
 
-def _last_above(windows: Sequence[Window], values: Sequence[float]) -> float | None:
+def _last_above(entries: Sequence[LogEntry], values: Sequence[float]) -> float | None:
     width = max(len(values) // PARTS, 1)
     sums = [0.0, *accumulate(values)]
     for end in range(len(values), width - 1, -1):
         if (sums[end] - sums[end - width]) / width > NOTABLE + _ROUNDING:
             last = max(i for i in range(end - width, end) if values[i] > NOTABLE)
-            return windows[last].step
+            return entries[last].step
     return None
 
 
-def _ended_length(windows: Sequence[Window], limit: int | None) -> float | None:
+def _ended_length(entries: Sequence[LogEntry], limit: int | None) -> float | None:
     """Tokens of what terminated, over their number."""
     tokens = ended = 0.0
-    for window in windows:
-        length, unfinished = window.terminated_length(limit), window.unfinished
+    for entry in entries:
+        length, unfinished = entry.terminated_length(limit), entry.unfinished
         if length is not None and unfinished is not None:
-            weight = (1 - unfinished) * (window.completions or 1)
+            weight = (1 - unfinished) * (entry.completions or 1)
             tokens, ended = tokens + length * weight, ended + weight
     return tokens / ended if ended else None
 
@@ -263,12 +273,12 @@ def _change(rewards: Sequence[float]) -> str | None:
     least = max(CLEAR * _noise(rewards), _SMALL * span)
     if abs(difference) <= least + _ROUNDING:
         # Between single entries noise may hide as much as that: neither a change nor none.
-        return None if size == 1 and abs(difference) > _HALF * span else "flat"
+        return None if size == 1 and abs(difference) > 0.5 * span else "flat"
     return "rises" if difference > 0 else "falls"
 
 
-def _last_evaluation(windows: Sequence[Window]) -> list[Window]:
+def _last_evaluation(entries: Sequence[LogEntry]) -> list[LogEntry]:
     """All batches of the newest step that was evaluated."""
-    if not windows:
+    if not entries:
         return []
-    return [window for window in windows if window.step == windows[-1].step]
+    return [entry for entry in entries if entry.step == entries[-1].step]

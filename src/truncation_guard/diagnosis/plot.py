@@ -1,43 +1,39 @@
 """The picture of a run, for the extra `plot`: truncation, lengths and reward over its steps.
 
-The one idea: three axes, one above the other, over the same steps, so that the eye finds what goes
-together; readable in grey.
+Three axes share the steps, so that the eye finds what goes together. It is readable in grey.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from truncation_guard.diagnosis.limits import cut_share
-from truncation_guard.diagnosis.run import Window
+from truncation_guard.diagnosis.limit_history import LastLimit
+from truncation_guard.diagnosis.measures import Measures
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
+from truncation_guard.diagnosis.truncated_share import cut_share
+from truncation_guard.diagnosis.verdict import RunVerdict
 from truncation_guard.pictures import import_figure
 
-if TYPE_CHECKING:
-    from truncation_guard.diagnosis.diagnose import Diagnosis
-
+_Figure = Callable[[LogEntry], float | None]
+_SQUARES = {"marker": "s", "linestyle": "", "color": "black", "markerfacecolor": "white"}
 _MOST_POINTS = 1000
 """More of them do not show on a picture of this width; neighbours are averaged then."""
 _FEW_POINTS = 30
 """So few are marked one by one."""
 
 
-def plot_run(diagnosis: "Diagnosis", path: str | Path) -> None:
-    """Draw share truncated, lengths with the limit, and reward into a PNG file.
-
-    Args:
-        diagnosis: of the run.
-        path: where the file goes.
+def plot_run(trace: RunTrace, measures: Measures, verdict: RunVerdict, path: str | Path) -> None:
+    """Draw the truncated share, lengths with the limit, and reward into a PNG file.
 
     Raises:
         ImportError: without matplotlib.
     """
     figure = import_figure()(figsize=(8, 8), layout="constrained")
-    trace = diagnosis.trace
     top, middle, bottom = figure.subplots(3, sharex=True)
-    _draw_shares(top, diagnosis)
-    _draw_lengths(middle, diagnosis)
-    _draw(bottom, trace.training, lambda w: w.reward, "training", color="black")
-    _draw_evaluation(bottom, trace.evaluation, lambda w: w.reward)
+    _draw_shares(top, trace, bounded=measures.bounded)
+    _draw_lengths(middle, trace, measures.limit)
+    _draw(bottom, trace.training, lambda entry: entry.reward, "training", color="black")
+    _draw(bottom, trace.evaluation, lambda entry: entry.reward, "evaluation", **_SQUARES)
     bottom.set_ylabel("mean reward")
     bottom.set_xlabel("optimizer step" if trace.steps_known else "log entry (steps are not known)")
     for axes in (top, middle, bottom):
@@ -47,43 +43,41 @@ def plot_run(diagnosis: "Diagnosis", path: str | Path) -> None:
         else:
             axes.set_yticks([])
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center")
-    verdict = f"truncation {diagnosis.verdict.answer} what holds this run back"
-    figure.suptitle(f"{verdict}\n{trace.path}", fontsize="medium", wrap=True)
+    title = f"truncation {verdict.answer} what holds this run back\n{trace.path}"
+    figure.suptitle(title, fontsize="medium", wrap=True)
     figure.align_ylabels()
     figure.savefig(path, format="png", dpi=150)
 
 
-def _draw_shares(axes: Any, diagnosis: "Diagnosis") -> None:
-    trace = diagnosis.trace
-
-    def cut(window: Window) -> float | None:
-        share = cut_share(window, trace.with_tools)
+def _draw_shares(axes: Any, trace: RunTrace, *, bounded: bool) -> None:
+    def cut(entry: LogEntry) -> float | None:
+        share = cut_share(entry, trace.with_tools)
         return None if share is None else 100 * share
 
-    name = "training, at most" if diagnosis.measures.bounded else "training"
+    name = "training, at most" if bounded else "training"
     _draw(axes, trace.training, cut, name, color="black")
-    _draw_evaluation(axes, trace.evaluation, cut)
+    _draw(axes, trace.evaluation, cut, "evaluation", **_SQUARES)
     axes.set_ylim(-4, 104)
     axes.set_ylabel("truncated completions (%)")
 
 
-def _draw_lengths(axes: Any, diagnosis: "Diagnosis") -> None:
-    training, limit = diagnosis.trace.training, diagnosis.measures.limit
+def _draw_lengths(axes: Any, trace: RunTrace, limit: LastLimit) -> None:
+    training = trace.training
     assumed = ", assumed" if limit.assumed else ""
-    _draw(axes, training, lambda w: w.max_length, "longest", color="0.55", linestyle=":")
-    _draw(axes, training, lambda w: w.mean_length, "mean", color="black")
+    _draw(axes, training, lambda entry: entry.max_length, "longest", color="0.55", linestyle=":")
+    _draw(axes, training, lambda entry: entry.mean_length, "mean", color="black")
     _draw(
         axes,
         training,
-        lambda w: w.terminated_length(_tokens(w)),
+        lambda entry: entry.terminated_length(_tokens(entry)),
         "mean of those\nthat ended",
         color="0.45",
         linestyle="--",
     )
-    evaluation = diagnosis.trace.evaluation
-    _draw_evaluation(axes, evaluation, lambda w: w.mean_length, "evaluation, mean")
+    mean = "evaluation, mean"
+    _draw(axes, trace.evaluation, lambda entry: entry.mean_length, mean, **_SQUARES)
     style = {"color": "black", "linewidth": 3, "alpha": 0.35}
-    if len({_tokens(window) for window in training} - {None}) > 1:
+    if len({_tokens(entry) for entry in training} - {None}) > 1:
         _draw(axes, training, _tokens, f"limit{assumed}", **style)
     elif limit.tokens is not None and axes.lines:
         axes.axhline(limit.tokens, label=f"limit{assumed}", **style)
@@ -92,43 +86,25 @@ def _draw_lengths(axes: Any, diagnosis: "Diagnosis") -> None:
     axes.set_ylabel("length (tokens)")
 
 
-def _tokens(window: Window) -> int | None:
-    return None if window.under is None else window.under.tokens
+def _tokens(entry: LogEntry) -> int | None:
+    return None if entry.under is None else entry.under.tokens
 
 
 def _draw(
-    axes: Any,
-    windows: Sequence[Window],
-    figure: Callable[[Window], float | None],
-    label: str,
-    **style: Any,
+    axes: Any, entries: Sequence[LogEntry], figure: _Figure, label: str, **style: Any
 ) -> None:
-    points = _points(windows, figure)
+    points = _points(entries, figure)
     if points:
         marker = "." if len(points) <= _FEW_POINTS else None
-        axes.plot(*zip(*points, strict=True), marker=marker, label=label, **style)
+        axes.plot(*zip(*points, strict=True), label=label, **({"marker": marker} | style))
 
 
-def _draw_evaluation(
-    axes: Any,
-    windows: Sequence[Window],
-    figure: Callable[[Window], float | None],
-    label: str = "evaluation",
-) -> None:
-    points = _points(windows, figure)
-    if points:
-        steps, values = zip(*points, strict=True)
-        axes.plot(steps, values, "s", color="black", markerfacecolor="white", label=label)
-
-
-def _points(
-    windows: Sequence[Window], figure: Callable[[Window], float | None]
-) -> list[tuple[float, float]]:
+def _points(entries: Sequence[LogEntry], figure: _Figure) -> list[tuple[float, float]]:
     """(step, value), the values of one step averaged, and of neighbours where there are many."""
     values: dict[float, list[float]] = {}
-    for number, window in enumerate(windows, start=1):
-        if (value := figure(window)) is not None:
-            values.setdefault(number if window.step is None else window.step, []).append(value)
+    for number, entry in enumerate(entries, start=1):
+        if (value := figure(entry)) is not None:
+            values.setdefault(number if entry.step is None else entry.step, []).append(value)
     points = [(step, sum(of_step) / len(of_step)) for step, of_step in values.items()]
     every = -(len(points) // -_MOST_POINTS)
     if every < 2:

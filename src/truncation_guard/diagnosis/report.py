@@ -1,19 +1,19 @@
-"""A `Diagnosis` for a reader: text, rich tables, HTML.
+"""The report on a run, as text and for rich.
 
-The one idea: the verdict comes first, then what is to be looked into, worst first, then what is
-fine or cannot be known.
+The verdict comes first, then the findings, worst first, then the notes.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from truncation_guard.diagnosis.finding import Finding
-from truncation_guard.rendering import html, plain_lines
+from truncation_guard.diagnosis.run import RunTrace
+from truncation_guard.diagnosis.verdict import RunVerdict
+from truncation_guard.rendering import plain_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
-
-    from truncation_guard.diagnosis.diagnose import Diagnosis
 
 _ORDER = ("problem", "warning", "unknown", "fine")
 _SOURCES = {
@@ -24,37 +24,29 @@ _SOURCES = {
 }
 
 
-def render(diagnosis: "Diagnosis") -> "Group":
+def render(verdict: RunVerdict, findings: Sequence[Finding], trace: RunTrace) -> "Group":
     """The verdict, the findings as a table, and notes."""
     from rich.console import Group
     from rich.text import Text
 
-    trace = diagnosis.trace
     counts = f"{len(trace.training)} of training, {len(trace.evaluation)} of evaluation"
     kind = "generation batches" if trace.source == "record" else "entries"
     return Group(
-        Text(str(diagnosis.verdict), style="bold"),
+        Text(str(verdict), style="bold"),
         Text(f"{trace.path} ({_SOURCES[trace.source]}; {kind}: {counts})"),
-        _table(diagnosis.findings),
+        _table(findings),
         *(Text(f"Note: {note}") for note in trace.notes),
     )
 
 
-def to_text(diagnosis: "Diagnosis") -> str:
+def to_text(verdict: RunVerdict, findings: Sequence[Finding], trace: RunTrace) -> str:
     """The report as plain text, without a line break at the end; the verdict is one line."""
-    from rich.text import Text
-
-    verdict = str(diagnosis.verdict)
-    below = plain_lines(render(diagnosis))[len(plain_lines(Text(verdict))) :]
-    return "\n".join([verdict, *below])
+    shown = render(verdict, findings, trace)
+    below = shown.renderables[1:]
+    return "\n".join([str(verdict), *(line for part in below for line in plain_lines(part))])
 
 
-def to_html(diagnosis: "Diagnosis") -> str:
-    """The report as one `<pre>` element."""
-    return html(render(diagnosis))
-
-
-def _table(findings: tuple[Finding, ...]) -> "Table":
+def _table(findings: Sequence[Finding]) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -1,27 +1,29 @@
-"""The verdict: whether truncation is what holds a run back.
+"""The verdict: whether truncation holds a run back.
 
-The one idea: it takes both, much truncation and a run that does not learn. One without the other is
-"may be" or "is not".
+It takes both, much truncation and a run that does not learn. One without the other is "may be" or
+"is not".
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from truncation_guard.diagnosis.finding import Finding, share_text, unit_text
-from truncation_guard.diagnosis.findings import MUCH
-from truncation_guard.diagnosis.further_wording import TOKENS_OF_AN_ENVIRONMENT
-from truncation_guard.diagnosis.measures import NOTABLE, Course, Measures
+from truncation_guard.diagnosis.finding import Finding
+from truncation_guard.diagnosis.measures import MUCH, NOTABLE, Course, Measures
 from truncation_guard.diagnosis.run import RunTrace
+from truncation_guard.diagnosis.wording.phrases import (
+    TOKENS_OF_AN_ENVIRONMENT,
+    share_text,
+    unit_text,
+)
 
 Answer = Literal["is", "is not", "may be"]
 
 _MOST = 0.75
-_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """Whether truncation holds a run back, and why so."""
 
     answer: Answer
@@ -32,7 +34,7 @@ class Verdict:
         return f"truncation {self.answer} what holds this run back: {self.reason}"
 
 
-def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> Verdict:
+def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> RunVerdict:
     """The verdict on a run."""
     cut, below = measures.cut, measures.below or 0.0
     if cut is None:
@@ -40,7 +42,7 @@ def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> V
     # The guard counts these apart; here they are in TRL's ratio.
     if not trace.guarded and below > NOTABLE and below >= cut.overall and cut.last <= MUCH:
         least = "" if below == measures.unfinished else "at least "
-        return Verdict(
+        return RunVerdict(
             "is not",
             f"{least}{share_text(below)} of the completions ended without a known stop token, but "
             f"below the limit: no matter of length, unless {TOKENS_OF_AN_ENVIRONMENT}",
@@ -50,29 +52,29 @@ def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> V
     return _cut(trace, measures, cut, {finding.code: finding for finding in findings})
 
 
-def _without_shares(trace: RunTrace, measures: Measures) -> Verdict:
+def _without_shares(trace: RunTrace, measures: Measures) -> RunVerdict:
     share = measures.evaluation_cut
     if measures.constant_length is not None:
-        return Verdict(
+        return RunVerdict(
             "may be",
             f"all completions are {measures.constant_length} tokens long and count as clipped, "
             "which is either the limit, or no matter of length",
         )
     if share is None:
-        return Verdict("may be", "what there is does not tell whether completions were cut off")
+        return RunVerdict("may be", "what there is does not tell whether completions were cut off")
     what = f"{share_text(share)} of the answers were cut off in its last evaluation"
     if share <= NOTABLE:
-        return Verdict("is not", f"{what}, and there is nothing about its training")
-    return Verdict("may be", f"{what}, but there is nothing about its training")
+        return RunVerdict("is not", f"{what}, and there is nothing about its training")
+    return RunVerdict("may be", f"{what}, but there is nothing about its training")
 
 
-def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> Verdict:
+def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> RunVerdict:
     if cut.is_notable:
         unit = unit_text(trace.steps_known)
         until = (
             "" if cut.last_above is None else f", and hardly any after {unit} {cut.last_above:g}"
         )
-        return Verdict(
+        return RunVerdict(
             "is not",
             f"{share_text(max(cut.first, cut.overall))} of the completions were cut off for a "
             f"time, but {share_text(cut.last)} at the end{until}",
@@ -81,13 +83,15 @@ def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> Verdict:
     if cut.highest == 0:
         reason = "no completion was cut off"
     if measures.learns or measures.top == "unknown":
-        return Verdict("is not", reason)
+        return RunVerdict("is not", reason)
     if measures.reward_change in ("flat", "falls"):
-        return Verdict("is not", f"{reason}, and the reward did not rise all the same")
-    return Verdict("is not", reason)
+        return RunVerdict("is not", f"{reason}, and the reward did not rise all the same")
+    return RunVerdict("is not", reason)
 
 
-def _cut(trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, Finding]) -> Verdict:
+def _cut(
+    trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, Finding]
+) -> RunVerdict:
     at = "" if measures.limit.tokens is None else f" at {measures.limit.tokens} tokens"
     if "cut-elsewhere" in found:
         at = " by the context window or in the tool loop"
@@ -96,7 +100,7 @@ def _cut(trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, F
     harm = _harm(measures)
     much = cut.last > MUCH
     answer: Answer = "may be"
-    if cut.last < _HALF and measures.silent is not None and measures.silent.last >= _MOST:
+    if cut.last < 0.5 and measures.silent is not None and measures.silent.last >= _MOST:
         reason += (
             f", and {harm or 'no group has a signal'}; but most completions finish, and are worth "
             "no more than others: look at the reward functions as well"
@@ -119,16 +123,16 @@ def _cut(trace: RunTrace, measures: Measures, cut: Course, found: Mapping[str, F
             reason += ", and that this length is the limit is assumed"
     if "two-lengths" in found:
         reason += "; but what ends does so much earlier, so a longer limit may not help"
-    return Verdict(answer, reason)
+    return RunVerdict(answer, reason)
 
 
 def _harm(measures: Measures) -> str:
     """What a run that does not learn shows; empty where it shows nothing of that."""
     if measures.learns:
         return ""
-    if measures.uniform is not None and measures.uniform >= _HALF:
+    if measures.uniform is not None and measures.uniform >= 0.5:
         return "most of the time all rewards are equal"
-    if measures.silent is not None and measures.silent.last >= _HALF:
+    if measures.silent is not None and measures.silent.last >= 0.5:
         return f"{share_text(measures.silent.last)} of the groups teach nothing"
     if measures.reward_change in ("flat", "falls"):
         return "the reward does not rise"

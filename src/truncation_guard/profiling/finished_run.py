@@ -1,27 +1,23 @@
-"""`profile_completions`: how long the completions of a run became, from what it left behind.
+"""`profile_completions`: how long the completions of a run became, from its output folder.
 
-The one idea: `truncation_guard.jsonl` holds numbers, TRL's completions tables only text. What is
-counted again from a text is close and no more, so a record goes first and a table says what it is.
+Only token counts are read, never texts: those of the guard's record, or a column of them in TRL's
+completions tables.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from truncation_guard.checks import check_positive
+from truncation_guard.checks import check_positive, is_integer
 from truncation_guard.completions_tables import find_tables, reading
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling.length_profile import LengthProfile
 from truncation_guard.record import FILE_NAME, RecordedRun, batch_lengths, read_record
 
-_TAKEN_AS_TRUNCATED = 0.95
-"""A text of this share of the limit may be one that it cut: see `profile_completions`."""
-_BEYOND = 1.1
-_FEW = 16
-"""Texts of more than so many times the limit, and a few tokens, were not cut at it."""
+_COUNTS = "completion_length"
+"""The column of token counts."""
 
 
 def profile_completions(
@@ -34,25 +30,17 @@ def profile_completions(
     edges of bins (a note says so, and how wide). Of several runs in one file the last counts, and
     evaluation is left out.
 
-    The tables that GRPOTrainer writes with `log_completions=True` (RLOOTrainer of TRL 1.16 writes
-    none) hold neither tokens nor how a completion ended, only its text, so the figures are
-    approximate:
-
-    - The text is tokenized again. Sampled tokens are often not those that a tokenizer would choose,
-      and special tokens are gone, so a length is off by a few tokens. One is added for the stop
-      token.
-    - Which completions were truncated is unknown. Texts of at least 95 % of the limit are taken as
-      truncated where they end: a few tokens of difference do not turn a truncated completion into
-      one that ended, and one that did end there is counted as at least as long as it is.
-    - A table has the last generation batch before each log, with an evaluation's completions among
-      them. What a later table repeats of the one before it is left out.
-    - Completions of several messages or with tool calls are left out, since the tokens between them
-      are gone.
+    The tables that GRPOTrainer writes with `log_completions=True` are read only where they hold
+    token counts: integers in a column `completion_length`. A reward function adds it with
+    `log_extra("completion_length", [len(ids) for ids in completion_ids])`. A completion of `limit`
+    tokens counts as truncated, since a table does not say how one ended. A table has the last
+    generation batch before each log, with an evaluation's completions among them. Rows that a later
+    table repeats of the one before it are left out.
 
     Args:
         source: an output folder, its `completions` folder, one `.parquet` table, or a
             `truncation_guard.jsonl`.
-        tokenizer: the run's tokenizer or processor; only tables need it.
+        tokenizer: not needed: no text is tokenized.
         limit: the run's `max_completion_length`; only tables need it, a record has its own.
 
     Returns:
@@ -61,20 +49,14 @@ def profile_completions(
 
     Raises:
         FileNotFoundError: where there is no such file or folder, or nothing to read in it.
-        ValueError: for a file that is neither, cannot be read or holds no completions, or a table
-            without `tokenizer` or `limit`.
+        ValueError: for a file that is neither, cannot be read or holds no completions, a table
+            without token counts, or one without `limit`.
     """
     path = Path(source)
     files = _find(path)
     if files[0].suffix == ".jsonl":
         return _from_record(files[0])
-    if tokenizer is None or isinstance(tokenizer, str) or limit is None:
-        raise ValueError(
-            f"{path}: TRL's tables hold neither token counts nor the limit. Pass the run's "
-            "`tokenizer` and its `limit` (max_completion_length)."
-        )
-    check_positive("limit", limit, "the run's max_completion_length")
-    return _from_tables(path, files, getattr(tokenizer, "tokenizer", tokenizer), limit)
+    return _from_tables(path, files, limit)
 
 
 def _find(path: Path) -> list[Path]:
@@ -136,54 +118,39 @@ def _training_batches(run: RecordedRun) -> list[Mapping[str, Any]]:
     return [batch for (split, _, _), batch in sorted(run.batches.items()) if split == "train"]
 
 
-def _from_tables(path: Path, files: Sequence[Path], tokenizer: Any, limit: int) -> LengthProfile:
-    ended: Counter[int] = Counter()
-    cut: Counter[int] = Counter()
-    skipped = beyond = 0
-    from_here = math.ceil(_TAKEN_AS_TRUNCATED * limit)
-    for completions in _new_completions(files):
-        texts = [_text(completion) for completion in completions]
-        known = [text for text in texts if text is not None]
-        skipped += len(texts) - len(known)
-        if known:
-            for ids in tokenizer(known, add_special_tokens=False)["input_ids"]:
-                beyond += len(ids) > _BEYOND * limit + _FEW
-                if len(ids) >= from_here:
-                    cut[min(len(ids), limit)] += 1
-                else:
-                    ended[len(ids) + 1] += 1
-    if not ended and not cut:
+def _from_tables(path: Path, files: Sequence[Path], limit: int | None) -> LengthProfile:
+    ended = Counter(count for new in _new_counts(files) for count in new)
+    if limit is None:
         raise ValueError(
-            f"{path} has no completion that is one text. Completions of several messages or with "
-            f"tool calls cannot be counted from a table; train with a TruncationGuardCallback, "
-            f"which writes a {FILE_NAME}."
+            f"{path}: TRL's tables do not hold the limit. Pass the run's `limit` "
+            "(max_completion_length)."
         )
-    notes = ["Lengths were counted from the text and are off by a few tokens."]
+    check_positive("limit", limit, "the run's max_completion_length")
+    if not ended:
+        raise ValueError(f"{path} has no completion. Pass the tables of a run that generated some.")
+    if max(ended) > limit:
+        raise ValueError(
+            f"{path} has a completion of {max(ended)} tokens, more than `limit`={limit}. Pass the "
+            "run's max_completion_length."
+        )
+    cut = Counter({limit: ended.pop(limit)} if limit in ended else {})
+    notes = []
     if cut:
         notes.append(
-            f"{cut.total()} completions of {from_here} or more tokens are taken as truncated: the "
-            "tables do not say which were."
+            f"{cut.total()} completions of {limit} tokens are taken as truncated: the tables do "
+            "not say which were."
         )
-    if beyond:
-        notes.append(
-            f"{beyond} texts have far more tokens than the limit of {limit} when they are counted "
-            "again: limit or tokenizer are not those of the run, or the model writes tokens that a "
-            "tokenizer would not choose. Do not rely on these figures."
-        )
-    if skipped:
-        notes.append(f"{skipped} completions that are not one text were left out.")
     return LengthProfile(
         sample=LengthSample.of(LengthHistogram(ended, cut)),
         source="completions",
         column=str(path),
         limit=limit,
-        skipped=skipped,
         notes=tuple(notes),
     )
 
 
-def _new_completions(files: Iterable[Path]) -> Iterator[list[Any]]:
-    """The completions of each table that the one before it did not have.
+def _new_counts(files: Iterable[Path]) -> Iterator[list[int]]:
+    """The token counts of each table's rows that the one before it did not have.
 
     TRL keeps the last rows of a queue and writes all of them at each log (1.16): a table begins
     with the rows that are left of the one before it.
@@ -196,7 +163,7 @@ def _new_completions(files: Iterable[Path]) -> Iterator[list[Any]]:
             for n in range(min(len(before), len(rows)), -1, -1)
             if before[-n:] == rows[:n] or not n
         )
-        yield [row["completion"] for row in rows[overlap:]]
+        yield [row[_COUNTS] for row in rows[overlap:]]
         before = rows
 
 
@@ -206,24 +173,18 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
     with reading(file):
         table = parquet.read_table(file)
-    if "completion" not in table.column_names:
+    if _COUNTS not in table.column_names:
         raise ValueError(
-            f"{file} has no column `completion`, only {table.column_names}. Pass a table that TRL "
-            "wrote with log_completions=True."
+            f"{file} has no column `{_COUNTS}` of token counts, only {table.column_names}; texts "
+            f"are not counted. Pass a {FILE_NAME}, which a TruncationGuardCallback writes, or log "
+            f'the counts in a reward function: log_extra("{_COUNTS}", [len(ids) for ids in '
+            "completion_ids])."
         )
     rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        if not is_integer(row[_COUNTS]) or row[_COUNTS] < 0:
+            raise ValueError(
+                f"{file} has {row[_COUNTS]!r} in its column `{_COUNTS}`, which is no token count. "
+                "Pass a table with whole numbers of tokens there."
+            )
     return [{name: value for name, value in row.items() if name != "step"} for row in rows]
-
-
-def _text(completion: Any) -> str | None:
-    """The text of a completion that is nothing but one; None for all others."""
-    if isinstance(completion, str):
-        return completion
-    if not (isinstance(completion, list) and len(completion) == 1):
-        return None
-    message = completion[0]
-    if not isinstance(message, dict):
-        return None
-    content = message.get("content")
-    others = [value for name, value in message.items() if name not in ("role", "content")]
-    return content if isinstance(content, str) and not any(others) else None

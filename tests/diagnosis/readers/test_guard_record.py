@@ -10,7 +10,7 @@ from support import trl_logs
 
 from truncation_guard.diagnosis.diagnose import diagnose
 from truncation_guard.diagnosis.readers.guard_record import read_guard_record
-from truncation_guard.diagnosis.run import Window
+from truncation_guard.diagnosis.run import LogEntry
 
 START = {"kind": "start", "mode": "downweight", "limit": 8, "resumed_from_step": None}
 
@@ -56,7 +56,7 @@ def test_a_batch_becomes_a_window_of_exact_figures(tmp_path: Path) -> None:
     line = batch(3, [(2, 3), (4, 1)], [(8, 4)], causes=causes, stopped=2)
     trace = read_guard_record(record(tmp_path, START, line))
     assert trace.training == [
-        Window(
+        LogEntry(
             step=3,
             completions=8,
             truncated=0.5,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from truncation_guard.diagnosis.readers.same_run import goes_on, is_of_run
-from truncation_guard.diagnosis.run import RunTrace, Window
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 
 SHARES = [0.0, 0.5, 0.25, 0.75, 1.0, 0.125]
 """Of the batches of steps 0 to 5."""
@@ -14,13 +14,13 @@ MEANS = [(2, 0.25), (4, 0.5), (6, 0.5625)]
 
 
 def record(shares: list[float] = SHARES, reward: float | None = 1.0) -> RunTrace:
-    windows = [Window(step=n, truncated=s, reward=reward) for n, s in enumerate(shares)]
-    return RunTrace("record", "r", windows)
+    training = [LogEntry(step=n, truncated=s, reward=reward) for n, s in enumerate(shares)]
+    return RunTrace("record", "r", training)
 
 
 def state(*entries: tuple[float, float | None], reward: float | None = 1.0) -> RunTrace:
-    windows = [Window(step=step, truncated=s, reward=reward) for step, s in entries]
-    return RunTrace("trainer_state", "s", windows)
+    training = [LogEntry(step=step, truncated=s, reward=reward) for step, s in entries]
+    return RunTrace("trainer_state", "s", training)
 
 
 def test_an_entry_holds_the_means_of_the_batches_since_the_one_before() -> None:
@@ -31,7 +31,9 @@ def test_an_entry_holds_the_means_of_the_batches_since_the_one_before() -> None:
 
 def test_entries_that_no_batch_is_recorded_of_do_not_count() -> None:
     before = [(step + 10, share) for step, share in MEANS]
-    late = RunTrace("record", "r", [Window(step=n + 10, truncated=s) for n, s in enumerate(SHARES)])
+    late = RunTrace(
+        "record", "r", [LogEntry(step=n + 10, truncated=s) for n, s in enumerate(SHARES)]
+    )
     assert is_of_run(late, state((5, None), (10, None), *before))
     assert is_of_run(record(), state(*MEANS, (8, None), (10, None), (12, 0.0), (14, 0.0)))
     assert not is_of_run(late, state((5, 0.25), (10, 0.5)))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support import trl_logs
 
-from truncation_guard.diagnosis.readers import trainer_state
 from truncation_guard.diagnosis.readers.trainer_state import codes_said, read_trainer_state
 
 ENTRIES = [(step, {"reward": 0.5, "completions/clipped_ratio": step / 100}) for step in range(1, 9)]
@@ -24,13 +23,9 @@ def saved(**said: Any) -> dict[str, Any]:
     return {"TruncationGuardCallback": {"args": {}, "attributes": {"restored_state": state}}}
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 20])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_entries_are_read_over_the_borders_of_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
-) -> None:
+def test_entries_are_read_on_one_line_and_on_many(tmp_path: Path, indent: int | None) -> None:
     text = json.dumps(json.loads(trl_logs.state(ENTRIES, 8)), indent=indent)
-    monkeypatch.setattr(trainer_state, "_CHUNK", max(chunk, text.index("[") + 1))
     trace = read_trainer_state(write(tmp_path, text))
     assert [w.step for w in trace.training] == list(range(1, 9))
     assert [w.ratio for w in trace.training] == [step / 100 for step in range(1, 9)]
@@ -106,11 +101,7 @@ def test_of_a_broken_file_the_entries_before_the_break_count(
     )
 
 
-def test_a_value_that_never_ends_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer_state, "_CHUNK", 100)
-    monkeypatch.setattr(trainer_state, "_LONGEST_ENTRY", 300)
+def test_a_value_that_never_ends_breaks_off_there(tmp_path: Path) -> None:
     path = write(tmp_path, '{"log_history": [{"reward": 1, "step": 1}, {"a": "' + "x" * 10_000)
     trace = read_trainer_state(path)
     assert len(trace.training) == 1

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from truncation_guard.diagnosis.run import RunTrace, Window, number
+from truncation_guard.diagnosis.readers.trl_metrics import number
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.record import RecordedRun, batch_lengths, read_record
@@ -39,18 +40,18 @@ def read_guard_record(path: Path) -> RunTrace:
 
 
 def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
-    training: list[Window] = []
-    evaluation: list[Window] = []
+    training: list[LogEntry] = []
+    evaluation: list[LogEntry] = []
     batches: list[Mapping[str, Any]] = []
     unreadable = 0
     for (split, step, _), batch in sorted(run.batches.items(), key=lambda item: item[0][1:]):
         try:
             batch = {**batch, "limit": _whole(batch["limit"], least=1, or_none=True)}
-            window = _window(batch, _whole(step))
+            entry = _entry(batch, _whole(step))
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             unreadable += 1
             continue
-        (training if split == "train" else evaluation).append(window)
+        (training if split == "train" else evaluation).append(entry)
         if split == "train":
             batches.append(batch)
     if not training and not evaluation:
@@ -58,7 +59,7 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
             f"{path} has {unreadable} generation batches without their counts or lengths. Pass a "
             "record as a TruncationGuardCallback wrote it."
         )
-    limits = [window.limit for window in training or evaluation if window.limit is not None]
+    limits = [entry.limit for entry in training or evaluation if entry.limit is not None]
     mode = batches[-1].get("mode") if batches else run.start.get("mode")
     notes = [f"{unreadable} generation batches could not be read."] if unreadable else []
     if run.torn:
@@ -77,7 +78,7 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
     )
 
 
-def _window(batch: Mapping[str, Any], step: int | None) -> Window:
+def _entry(batch: Mapping[str, Any], step: int | None) -> LogEntry:
     lengths = batch_lengths(batch)
     completions = lengths.completions
     causes = batch["causes"]
@@ -89,7 +90,7 @@ def _window(batch: Mapping[str, Any], step: int | None) -> Window:
         _whole(number_of)
     finished = sum(n * count for n, count in lengths.finished_at.items())
     tokens = finished + sum(n * count for n, count in lengths.truncated_at.items())
-    return Window(
+    return LogEntry(
         step=step,
         completions=completions,
         truncated=batch["truncated"] / completions,

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from math import isclose
 from statistics import fmean
 
-from truncation_guard.diagnosis.run import RunTrace, Window
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 
 _ROUNDING = 1e-6
 
@@ -21,7 +21,7 @@ def is_of_run(record: RunTrace, state: RunTrace) -> bool:
     Half of the entries that batches are recorded of have to agree, not all: what was generated
     between the last entry and a checkpoint is missing in the log of a run that resumes from it.
     """
-    recorded = [window.step or 0.0 for window in record.training]
+    recorded = [entry.step or 0.0 for entry in record.training]
     agree: list[bool] = []
     for entry, (start, end) in zip(state.training, pairwise([0.0, *_steps(state)]), strict=True):
         # A batch counts the steps that were finished before it, an entry its own as well.
@@ -42,9 +42,9 @@ def add_state(record: RunTrace, state: RunTrace) -> None:
     record.warned = state.warned
     steps = _steps(state)
     # The record holds the sum of the rewards, the state each function's: those of that time.
-    for window in record.training:
-        place = min(bisect_right(steps, window.step or 0.0), len(steps) - 1)
-        window.function_means = state.training[place].function_means
+    for entry in record.training:
+        place = min(bisect_right(steps, entry.step or 0.0), len(steps) - 1)
+        entry.function_means = state.training[place].function_means
     first = record.training[0].step or 0.0
     if before := bisect_right(steps, first):
         record.notes.append(
@@ -54,10 +54,10 @@ def add_state(record: RunTrace, state: RunTrace) -> None:
 
 
 def _steps(state: RunTrace) -> list[float]:
-    return list(accumulate((window.step or 0.0 for window in state.training), max))
+    return list(accumulate((entry.step or 0.0 for entry in state.training), max))
 
 
-def _agrees(entry: Window, batches: Sequence[Window]) -> bool:
+def _agrees(entry: LogEntry, batches: Sequence[LogEntry]) -> bool:
     """Whether an entry holds the means of these batches."""
     rewards = [batch.reward for batch in batches if batch.reward is not None]
     return (

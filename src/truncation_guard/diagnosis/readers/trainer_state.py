@@ -1,65 +1,55 @@
 """`trainer_state.json`: the log of a run as `Trainer` saves it with each checkpoint.
 
-The one idea: `log_history` can be hundreds of megabytes, so its entries are decoded one by one out
-of a moving window over the file, and only what a check looks at is kept of them.
+`log_history` can be hundreds of megabytes, so its entries are decoded one by one, and only what a
+check looks at is kept of them. What comes before a break is read.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from truncation_guard.diagnosis.phases import settle_logged_limits
+from truncation_guard.diagnosis.limit_history import settle_logged_limits
 from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
-from truncation_guard.diagnosis.run import RunTrace, Window, to_window
+from truncation_guard.diagnosis.readers.trl_metrics import to_entry
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 
-_CHUNK = 1 << 20
-_LONGEST_ENTRY = 16 << 20
-"""Characters; what does not decode for so long is broken."""
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
-_BETWEEN = re.compile(r"[\s,]*")
+_NEXT = re.compile(r"[^\s,]")
 
 
-class _StateFile:
+class _State:
     """The entries of `log_history` by iteration; after that the other items, or what is wrong."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, text: str) -> None:
         self.others: dict[str, Any] = {}
         self.broken: str | None = None
-        self._file = file
+        self._text = text
 
     def __iter__(self) -> Iterator[Any]:
-        head = self._file.read(_CHUNK)
-        start = _HISTORY.search(head)
+        start = _HISTORY.search(self._text)
         if start is None:
             self.broken = "it has no log_history"
             return
         decode = json.JSONDecoder().raw_decode
-        text, position = head, start.end()
+        position = start.end()
         while True:
-            between = _BETWEEN.match(text, position)
-            position = position if between is None else between.end()
-            if text.startswith("]", position):
+            follows = _NEXT.search(self._text, position)
+            position = len(self._text) if follows is None else follows.start()
+            if self._text.startswith("]", position):
                 break
             try:
-                entry, position = decode(text, position)
+                entry, position = decode(self._text, position)
             except RecursionError:
                 self.broken = "an entry of its log_history is nested too deeply"
                 return
             except ValueError as error:
-                more = self._file.read(_CHUNK)
-                if not more or len(text) - position > _LONGEST_ENTRY:
-                    self.broken = f"its log_history breaks off ({error})"
-                    return
-                text, position = text[position:] + more, 0
-                continue
+                self.broken = f"its log_history breaks off ({error})"
+                return
             yield entry
-        self._read_others(head[: start.end()] + text[position:] + self._file.read())
-
-    def _read_others(self, text: str) -> None:
         try:
-            self.others = json.loads(text)
+            self.others = json.loads(self._text[: start.end()] + self._text[position:])
         except RecursionError:
             self.broken = "what follows its log_history is nested too deeply"
         except ValueError as error:
@@ -75,27 +65,26 @@ def read_trainer_state(path: Path) -> RunTrace:
         OSError: if it cannot be read.
         ValueError: without an entry about rollouts.
     """
-    entries: list[tuple[bool, Window]] = []
+    entries: list[tuple[bool, LogEntry]] = []
     with_tools = False
     number = 0
-    with path.open(encoding="utf-8", errors="replace") as file:
-        state = _StateFile(file)
-        for number, metrics in enumerate(state, start=1):  # noqa: B007  # counted past the loop
-            found = to_window(metrics) if isinstance(metrics, dict) else None
-            if found is not None:
-                entries.append(found[:2])
-                with_tools |= found[2]
+    state = _State(path.read_text(encoding="utf-8", errors="replace"))
+    for number, metrics in enumerate(state, start=1):  # noqa: B007  # counted past the loop
+        found = to_entry(metrics) if isinstance(metrics, dict) else None
+        if found is not None:
+            entries.append(found[:2])
+            with_tools |= found[2]
     if not entries:
         raise ValueError(_why_nothing(path, state.broken, number))
     kept, notes = drop_what_was_done_again(entries, lambda entry: entry[1].step)
     if state.broken is not None:
         notes.append(f"{path} is broken: {state.broken}. What comes before was read.")
-    training = [window for is_training, window in kept if is_training]
-    evaluation = [window for is_training, window in kept if not is_training]
+    training = [entry for is_training, entry in kept if is_training]
+    evaluation = [entry for is_training, entry in kept if not is_training]
     for of_split in (training, evaluation):
         settle_logged_limits(of_split)
-    recorded = [window.limit for window in training if window.limit is not None]
-    guarded = any(window.truncated is not None for _, window in kept)
+    recorded = [entry.limit for entry in training if entry.limit is not None]
+    guarded = any(entry.truncated is not None for _, entry in kept)
     return RunTrace(
         source="trainer_state",
         path=str(path),

@@ -7,21 +7,23 @@ import random
 import pytest
 from support import trl_logs
 
-from truncation_guard.diagnosis.limits import Limit, below_share, cut_share, find_limit
-from truncation_guard.diagnosis.run import RunTrace, Under, Window, to_window
+from truncation_guard.diagnosis.limit_history import LastLimit, find_limit
+from truncation_guard.diagnosis.readers.trl_metrics import to_entry
+from truncation_guard.diagnosis.run import EntryLimit, LogEntry, RunTrace
+from truncation_guard.diagnosis.truncated_share import below_share, cut_share
 
 
-def windows(*batches: list[trl_logs.Completion]) -> list[Window]:
-    found = [to_window(trl_logs.window_figures([batch])) for batch in batches]
+def entries(*batches: list[trl_logs.Completion]) -> list[LogEntry]:
+    found = [to_entry(trl_logs.window_figures([batch])) for batch in batches]
     return [one[1] for one in found if one is not None]
 
 
-def trace(*training: Window, **details: object) -> RunTrace:
+def trace(*training: LogEntry, **details: object) -> RunTrace:
     return RunTrace(source="log", path="x", training=list(training), **details)  # type: ignore[arg-type]
 
 
-def recorded(tokens: int) -> Under:
-    return Under(tokens, "at")
+def recorded(tokens: int) -> EntryLimit:
+    return EntryLimit(tokens, "at")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -40,7 +42,7 @@ def test_the_bounds_hold(seed: int) -> None:
     rows = [row for batch in batches for row in batch]
     cut = sum(length == limit for length, _, _ in rows) / len(rows)
     below = sum(length < limit and not ended for length, ended, _ in rows) / len(rows)
-    found = to_window(trl_logs.window_figures(batches))
+    found = to_entry(trl_logs.window_figures(batches))
     assert found is not None
     found[1].under = recorded(limit)
     at_most, at_least = cut_share(found[1], False), below_share(found[1], False)
@@ -51,16 +53,16 @@ def test_the_bounds_hold(seed: int) -> None:
 
 
 def test_the_guards_own_shares_are_taken_as_they_are() -> None:
-    window = Window(truncated=0.25, stopped=0.1, ratio=0.9, mean_length=3.0, max_length=4.0)
-    window.under = recorded(8)
-    assert cut_share(window, False) == 0.25
-    assert below_share(window, False) == 0.1
+    entry = LogEntry(truncated=0.25, stopped=0.1, ratio=0.9, mean_length=3.0, max_length=4.0)
+    entry.under = recorded(8)
+    assert cut_share(entry, False) == 0.25
+    assert below_share(entry, False) == 0.1
 
 
 def test_with_tools_the_lengths_bound_nothing() -> None:
-    window = Window(ratio=0.4, mean_length=3.0, max_length=8.0, under=recorded(8))
-    assert cut_share(window, True) == 0.4
-    assert below_share(window, True) == 0.0
+    entry = LogEntry(ratio=0.4, mean_length=3.0, max_length=8.0, under=recorded(8))
+    assert cut_share(entry, True) == 0.4
+    assert below_share(entry, True) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -68,50 +70,50 @@ def test_with_tools_the_lengths_bound_nothing() -> None:
     [(90.0, 0.6), (89.0, 0.0)],
 )
 def test_many_unfinished_far_below_the_limit_are_not_cut_by_it(longest: float, cut: float) -> None:
-    window = Window(ratio=0.6, mean_length=70.0, max_length=longest, under=recorded(100))
-    assert cut_share(window, False) == cut
+    entry = LogEntry(ratio=0.6, mean_length=70.0, max_length=longest, under=recorded(100))
+    assert cut_share(entry, False) == cut
 
 
 def test_without_a_limit_that_comes_back_many_unfinished_are_not_cut() -> None:
-    under = Under(None, "open", least=90.0)
-    window = Window(ratio=1.0, mean_length=70.0, max_length=80.0, under=under)
-    assert cut_share(window, False) == 0.0
-    assert below_share(window, False) == 1.0
+    under = EntryLimit(None, "open", least=90.0)
+    entry = LogEntry(ratio=1.0, mean_length=70.0, max_length=80.0, under=under)
+    assert cut_share(entry, False) == 0.0
+    assert below_share(entry, False) == 1.0
 
 
 def test_a_single_entry_without_a_limit_is_bounded_by_its_longest() -> None:
-    window = Window(ratio=1.0, mean_length=41.0, max_length=81.0)
-    assert find_limit(trace(window)) == Limit(None, False, 81.0, 0, 1)
-    assert cut_share(window, False) == 0.5
+    entry = LogEntry(ratio=1.0, mean_length=41.0, max_length=81.0)
+    assert find_limit(trace(entry)) == LastLimit(None, False, 81.0, 0, 1)
+    assert cut_share(entry, False) == 0.5
 
 
 def test_a_ratio_without_lengths_is_taken_as_it_is() -> None:
-    window = Window(ratio=0.3)
-    find_limit(trace(window))
-    assert cut_share(window, False) == 0.3
-    one_token = Window(ratio=0.3, mean_length=1.0, max_length=1.0)
+    entry = LogEntry(ratio=0.3)
+    find_limit(trace(entry))
+    assert cut_share(entry, False) == 0.3
+    one_token = LogEntry(ratio=0.3, mean_length=1.0, max_length=1.0)
     find_limit(trace(one_token))
     assert cut_share(one_token, False) == 0.3
 
 
 def test_of_mean_lengths_alone_a_pile_up_tells() -> None:
-    means = [Window(mean_length=mean) for mean in (100.0, 100.0, 50.5)]
+    means = [LogEntry(mean_length=mean) for mean in (100.0, 100.0, 50.5)]
     limit = find_limit(trace(*means))
-    assert limit == Limit(100, True, 100.0, 2, 3)
+    assert limit == LastLimit(100, True, 100.0, 2, 3)
     assert [cut_share(w, False) for w in means] == [1.0, 1.0, 0.5]
     assert below_share(means[0], False) is None
 
 
 def test_mean_lengths_below_a_recorded_limit_tell_nothing() -> None:
-    window = Window(mean_length=60.0)
-    find_limit(trace(window, limit=100))
-    assert cut_share(window, False) is None
-    assert cut_share(Window(under=recorded(100)), False) is None
+    entry = LogEntry(mean_length=60.0)
+    find_limit(trace(entry, limit=100))
+    assert cut_share(entry, False) is None
+    assert cut_share(LogEntry(under=recorded(100)), False) is None
 
 
 def test_a_recorded_limit_is_not_assumed() -> None:
-    found = find_limit(trace(Window(max_length=8.0, ratio=0.5), limit=16))
-    assert found == Limit(16, False, 8.0, 0, 1)
+    found = find_limit(trace(LogEntry(max_length=8.0, ratio=0.5), limit=16))
+    assert found == LastLimit(16, False, 8.0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -130,38 +132,38 @@ def test_a_limit_is_assumed_where_the_longest_length_comes_back(
     lengths: list[float], ratios: list[float], assumed: int | None
 ) -> None:
     entries = [
-        Window(max_length=length, ratio=ratio)
+        LogEntry(max_length=length, ratio=ratio)
         for length, ratio in zip(lengths, ratios, strict=True)
     ]
     assert find_limit(trace(*entries)).tokens == assumed
 
 
 @pytest.mark.parametrize(
-    ("window", "assumed"),
+    ("entry", "assumed"),
     [
-        (Window(max_length=64.0, mean_length=64.0, ratio=1.0), 64),
-        (Window(max_length=64.0, mean_length=40.0, ratio=0.5), 64),
-        (Window(max_length=64.0, mean_length=20.0, ratio=0.5), None),  # half cannot be that long
-        (Window(max_length=64.0, mean_length=64.0), None),
-        (Window(max_length=64.0, ratio=0.5), None),
-        (Window(max_length=1.0, mean_length=1.0, ratio=0.5), None),
+        (LogEntry(max_length=64.0, mean_length=64.0, ratio=1.0), 64),
+        (LogEntry(max_length=64.0, mean_length=40.0, ratio=0.5), 64),
+        (LogEntry(max_length=64.0, mean_length=20.0, ratio=0.5), None),  # half cannot be that long
+        (LogEntry(max_length=64.0, mean_length=64.0), None),
+        (LogEntry(max_length=64.0, ratio=0.5), None),
+        (LogEntry(max_length=1.0, mean_length=1.0, ratio=0.5), None),
     ],
 )
-def test_a_single_entry_must_allow_for_the_limit(window: Window, assumed: int | None) -> None:
-    assert find_limit(trace(window)).tokens == assumed
+def test_a_single_entry_must_allow_for_the_limit(entry: LogEntry, assumed: int | None) -> None:
+    assert find_limit(trace(entry)).tokens == assumed
 
 
 def test_evaluations_hint_at_the_limit_too() -> None:
     found = find_limit(
         trace(
-            Window(max_length=30.0, mean_length=20.0, ratio=0.0),
-            evaluation=windows([(64, False, 0.0)] * 4, [(64, False, 0.0)] * 4),
+            LogEntry(max_length=30.0, mean_length=20.0, ratio=0.0),
+            evaluation=entries([(64, False, 0.0)] * 4, [(64, False, 0.0)] * 4),
         )
     )
-    assert found == Limit(64, True, 30.0, 0, 1)
+    assert found == LastLimit(64, True, 30.0, 0, 1)
 
 
 def test_empty_completions_make_no_share_below_none() -> None:
-    window = Window(ratio=0.6, mean_length=0.0, max_length=100.0, under=recorded(100))
-    assert (cut_share(window, False), below_share(window, False)) == (0.0, 0.6)
-    assert cut_share(Window(mean_length=0.0, under=recorded(100)), False) == 0.0
+    entry = LogEntry(ratio=0.6, mean_length=0.0, max_length=100.0, under=recorded(100))
+    assert (cut_share(entry, False), below_share(entry, False)) == (0.0, 0.6)
+    assert cut_share(LogEntry(mean_length=0.0, under=recorded(100)), False) == 0.0

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 from support import trl_logs
 
-from truncation_guard.diagnosis.readers.sources import read_run
+from truncation_guard.diagnosis.readers.source_choice import read_run
 
 REMEDY = (
     "Pass a run's output folder (with truncation_guard.jsonl, checkpoint-*/trainer_state.json, a "
@@ -332,8 +332,8 @@ def test_a_table_without_a_row_tells_nothing(tmp_path: Path) -> None:
     empty: Any = {name: pa.array([], pa.float64()) for name in ("step", "right", "advantage")}
     texts: Any = {name: pa.array([], pa.string()) for name in ("prompt", "completion")}
     table(tmp_path / "a.parquet", **empty, **texts)
-    (window,) = read_run(tmp_path).training
-    assert (window.step, window.reward, window.silent_groups) == (None, None, None)
+    (entry,) = read_run(tmp_path).training
+    assert (entry.step, entry.reward, entry.silent_groups) == (None, None, None)
 
 
 def test_a_table_without_a_needed_column_is_refused(tmp_path: Path) -> None:
@@ -358,8 +358,8 @@ def test_a_broken_table_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("texts", [("4", "4", "4", "4"), ("4", None, "4.0", "4")])
 def test_steps_that_are_written_as_text_are_numbers(tmp_path: Path, texts: tuple[Any, ...]) -> None:
     table(tmp_path / "a.parquet", step=list(texts), advantage=["0.5", "-0.5", "0", "0.0"])
-    (window,) = read_run(tmp_path).training
-    assert (window.step, window.silent_groups) == (4.0, 0.5)
+    (entry,) = read_run(tmp_path).training
+    assert (entry.step, entry.silent_groups) == (4.0, 0.5)
 
 
 @pytest.mark.parametrize("column", ["step", "advantage"])
@@ -415,7 +415,7 @@ def test_the_state_tells_what_each_reward_function_gave(tmp_path: Path) -> None:
         (step, RECORDED | {"rewards/a/mean": 0.5, "rewards/b/mean": step / 10}) for step in (1, 4)
     ]
     trl_logs.write(tmp_path / "trainer_state.json", trl_logs.state(entries, 9))
-    found = [window.function_means for window in read_run(tmp_path).training]
+    found = [entry.function_means for entry in read_run(tmp_path).training]
     # The entry of step 1 is of the batch before it; what follows the last entry is in none.
     assert found == [(0.1, 0.5), (0.4, 0.5), (0.4, 0.5), (0.4, 0.5)]
 

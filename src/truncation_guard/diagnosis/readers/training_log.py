@@ -13,10 +13,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from truncation_guard.diagnosis.phases import doubtful_lengths, settle_logged_limits
-from truncation_guard.diagnosis.readers.log_pieces import Piece, pieces
+from truncation_guard.diagnosis.assumed_limit import doubtful_lengths
+from truncation_guard.diagnosis.limit_history import settle_logged_limits
+from truncation_guard.diagnosis.readers.log_scanner import Piece, pieces
 from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
-from truncation_guard.diagnosis.run import RunTrace, Window, number, to_window
+from truncation_guard.diagnosis.readers.trl_metrics import number, to_entry
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 
 _PAIR = re.compile(
     r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|([^,'"{}()]*(?:\([^()]*\))?))\s*(?=[,}])"""
@@ -47,9 +49,9 @@ _OF_A_TRAINER = re.compile(
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class _Line:
     training: bool
-    window: Window
+    entry: LogEntry
     of_trl: bool
     """Whether it has a name that nothing but TRL logs."""
     is_cut: bool
@@ -63,7 +65,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Log:
-    entries: list[_Entry] = field(default_factory=list)
+    lines: list[_Line] = field(default_factory=list)
     warned: list[tuple[int, str]] = field(default_factory=list)
     """Number of entries before it, and the code."""
     limits: list[tuple[int, int]] = field(default_factory=list)
@@ -97,9 +99,9 @@ def read_log(path: Path, encoding: str) -> RunTrace:
                 _look_for_settings(piece.text, log)
             elif piece.kind == "entry":
                 _take(piece, log)
-            elif log.entries and log.entries[-1].bar is None:
+            elif log.lines and log.lines[-1].bar is None:
                 done, total = piece.text.split("/")
-                log.entries[-1].bar = int(done), int(total)
+                log.lines[-1].bar = int(done), int(total)
     return _to_trace(log, path)
 
 
@@ -116,14 +118,14 @@ def _take(piece: Piece, log: _Log) -> None:
     if piece.step is not None:
         metrics.setdefault("step", piece.step)
     printed = any(isinstance(value, str) for value in metrics.values())
-    found = to_window(metrics, printed=printed)
+    found = to_entry(metrics, printed=printed)
     if found is None:
         return
     log.last = text
-    training, window, called = found
+    training, entry, called = found
     log.with_tools |= called
     tokens = number(metrics.get("num_tokens", metrics.get("train/num_tokens")))
-    log.entries.append(_Entry(training, window, of_trl, is_cut, tokens, len(log.entries)))
+    log.lines.append(_Line(training, entry, of_trl, is_cut, tokens, len(log.lines)))
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -142,47 +144,47 @@ def _look_for_settings(line: str, log: _Log) -> None:
     if "[truncation-guard]" in line:
         log.guarded |= _OF_A_GUARD.search(line) is not None
         if _SWITCHED_OFF.search(line):
-            log.switched_off.append(len(log.entries))
+            log.switched_off.append(len(log.lines))
         warn = _WARN.search(line)
         if warn:
-            log.warned.append((len(log.entries), warn[1]))
+            log.warned.append((len(log.lines), warn[1]))
             log.mode = warn[2]
             for _, tokens in _WARNED_LIMIT.findall(warn[3]):
-                log.limits.append((len(log.entries), int(tokens)))
+                log.limits.append((len(log.lines), int(tokens)))
                 log.exact.add(int(tokens))
         return
     if limit := _LIMIT.search(line):
-        log.limits.append((len(log.entries), int(limit[1])))
+        log.limits.append((len(log.lines), int(limit[1])))
     if masked := _MASKED.search(line):
         log.masked = masked[1].lower() == "true"
 
 
 def _to_trace(log: _Log, path: Path) -> RunTrace:
     # Where TRL's entries are, what else speaks of a reward is none of them.
-    has_trls = any(entry.of_trl and not entry.is_cut for entry in log.entries)
-    entries = [e for e in log.entries if e.of_trl or e.is_cut or not has_trls]
+    has_trls = any(line.of_trl and not line.is_cut for line in log.lines)
+    lines = [e for e in log.lines if e.of_trl or e.is_cut or not has_trls]
     kept, notes = drop_what_was_done_again(
-        entries,
-        lambda entry: entry.window.epoch,
-        lambda entry: entry.tokens,
+        lines,
+        lambda line: line.entry.epoch,
+        lambda line: line.tokens,
         rounding=_ROUNDING,
     )
-    cut = sum(entry.is_cut for entry in entries)
+    cut = sum(line.is_cut for line in lines)
     if cut:
         notes.append(f"Of {cut} entries that are cut only a part could be read.")
-    first = kept[0].number if kept else len(log.entries)
+    first = kept[0].number if kept else len(log.lines)
     steps_known = _set_steps(kept)
     if not steps_known:
         notes.append("The log does not tell its steps: its entries are numbered instead.")
-    training = [entry.window for entry in kept if entry.training]
-    guarded = log.guarded or any(entry.window.truncated is not None for entry in kept)
+    training = [line.entry for line in kept if line.training]
+    guarded = log.guarded or any(line.entry.truncated is not None for line in kept)
     _set_limits(kept, log)
-    limits = [window.limit for window in training if window.limit is not None]
+    limits = [entry.limit for entry in training if entry.limit is not None]
     return RunTrace(
         source="log",
         path=str(path),
         training=training,
-        evaluation=[entry.window for entry in kept if not entry.training],
+        evaluation=[line.entry for line in kept if not line.training],
         steps_known=steps_known,
         limit=limits[-1] if limits else _only_limit(log, kept),
         mode=log.mode,
@@ -195,82 +197,84 @@ def _to_trace(log: _Log, path: Path) -> RunTrace:
     )
 
 
-def _switched_off(kept: list[_Entry], log: _Log) -> float | None:
+def _switched_off(kept: list[_Line], log: _Log) -> float | None:
     """The last step before the guard switched itself off for the rest of the training."""
-    training = [entry for entry in kept if entry.training]
-    measured = [entry.number for entry in training if entry.window.truncated is not None]
+    training = [line for line in kept if line.training]
+    measured = [line.number for line in training if line.entry.truncated is not None]
     first, newest = (training[0].number, training[-1].number) if training else (0, -1)
     for position in log.switched_off:
         # The entry after the line may have figures from before it; later ones are of a new start.
         is_on_again = bool(measured) and (measured[-1] > position or measured[-1] == newest)
         if first <= position <= newest and not is_on_again:
-            before = [entry.window.step or 0.0 for entry in training if entry.number < position]
+            before = [line.entry.step or 0.0 for line in training if line.number < position]
             return before[-1] if before else 0.0
     return None
 
 
-def _only_limit(log: _Log, kept: list[_Entry]) -> int | None:
+def _only_limit(log: _Log, kept: list[_Line]) -> int | None:
     """The limit that is written in a log without entries of a training."""
     limits = {tokens for _, tokens in log.limits}
-    is_training = any(entry.training for entry in kept)
+    is_training = any(line.training for line in kept)
     return limits.pop() if len(limits) == 1 and not is_training else None
 
 
-def _set_limits(kept: list[_Entry], log: _Log) -> None:
+def _set_limits(kept: list[_Line], log: _Log) -> None:
     """The guard's metrics first; else what is written before an entry, or before the first."""
     for is_training in (True, False):
-        of_split = [entry.window for entry in kept if entry.training is is_training]
+        of_split = [line.entry for line in kept if line.training is is_training]
         settle_logged_limits(of_split, log.exact)
-    if any(entry.window.logged_limit is not None for entry in kept):
+    if any(line.entry.logged_limit is not None for line in kept):
         return
     written = dict(log.limits)  # of several at one place the last counts
     places = sorted(written)
 
-    def limit_of(entry: _Entry) -> int | None:
-        before = bisect_right(places, entry.number)
+    def limit_of(line: _Line) -> int | None:
+        before = bisect_right(places, line.number)
         return written[places[max(before - 1, 0)]] if places else None
 
-    for limit, group in groupby((entry for entry in kept if entry.training), key=limit_of):
-        of_it = [entry.window for entry in group]
+    for limit, group in groupby((line for line in kept if line.training), key=limit_of):
+        of_it = [line.entry for line in group]
         limit = _possible(limit, of_it)
-        for window in of_it:
-            window.limit = limit
+        for entry in of_it:
+            entry.limit = limit
 
 
-def _possible(limit: int | None, training: list[Window]) -> int | None:
+def _possible(limit: int | None, training: list[LogEntry]) -> int | None:
     """A limit that is written somewhere in the log, unless the lengths speak against it.
 
     Completions may be longer, or unfinished ones pile up at another length: then what the log
     mentions is not the limit of this run.
     """
-    lengths = [window.max_length for window in training if window.max_length is not None]
+    lengths = [entry.max_length for entry in training if entry.max_length is not None]
     longest = max(lengths, default=0)
     if limit is None or longest > limit:
         return None
-    at_longest = [window for window in training if window.max_length == longest]
-    piles_up = len(at_longest) >= max(2, _PILE * len(lengths)) and all(w.ratio for w in at_longest)
+    at_longest = [entry for entry in training if entry.max_length == longest]
+    piles_up = len(at_longest) >= max(2, _PILE * len(lengths)) and all(
+        entry.ratio for entry in at_longest
+    )
     is_doubtful = longest in doubtful_lengths(training)
     return None if longest < limit and piles_up and not is_doubtful else limit
 
 
-def _set_steps(entries: list[_Entry]) -> bool:
+def _set_steps(lines: list[_Line]) -> bool:
     """Number the entries by steps where all of them tell theirs, else from 1 on."""
-    trained = any(entry.training for entry in entries)
+    trained = any(line.training for line in lines)
     totals = Counter(
-        entry.bar[1] for entry in entries if entry.bar is not None and entry.training is trained
+        line.bar[1] for line in lines if line.bar is not None and line.training is trained
     )
     total = max(totals, key=lambda n: totals[n], default=0)
     steps: list[float | None] = []
-    for entry in entries:
-        by_bar = entry.bar[0] if entry.bar is not None and entry.bar[1] == total else None
-        step = by_bar if entry.window.step is None else entry.window.step
-        if step is None and trained and not entry.training:
+    for line in lines:
+        by_bar = line.bar[0] if line.bar is not None and line.bar[1] == total else None
+        step = by_bar if line.entry.step is None else line.entry.step
+        if step is None and trained and not line.training:
             step = steps[-1] if steps else 0.0  # its bar is that of the evaluation
         steps.append(step)
     known = [step for step in steps if step is not None]
     steps_known = len(known) == len(steps) and known == sorted(known)
     number = 0
-    for entry, step in zip(entries, steps, strict=True):
-        number += entry.training or not trained
-        entry.window.step = step if steps_known else float(max(number, 1))
+    for line, step in zip(lines, steps, strict=True):
+        number += line.training or not trained
+        line.entry.step = step if steps_known else float(max(number, 1))
     return steps_known

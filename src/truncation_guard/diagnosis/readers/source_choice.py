@@ -11,10 +11,10 @@ from pathlib import Path
 
 from truncation_guard.completions_tables import find_tables
 from truncation_guard.diagnosis.readers import same_run
-from truncation_guard.diagnosis.readers.completions_tables import read_tables
 from truncation_guard.diagnosis.readers.guard_record import read_guard_record
-from truncation_guard.diagnosis.readers.log import read_log
+from truncation_guard.diagnosis.readers.table_rewards import read_tables
 from truncation_guard.diagnosis.readers.trainer_state import read_trainer_state
+from truncation_guard.diagnosis.readers.training_log import read_log
 from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.record import FILE_NAME
 

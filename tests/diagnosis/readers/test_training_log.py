@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import trl_logs
 
-from truncation_guard.diagnosis.readers.log import read_log
+from truncation_guard.diagnosis.readers.training_log import read_log
 from truncation_guard.diagnosis.run import RunTrace
 
 WHOLE = {"reward": 0.5, "completions/clipped_ratio": 0.25, "completions/max_length": 8.0}
@@ -19,7 +19,7 @@ def read(tmp_path: Path, text: str) -> RunTrace:
 
 
 def ratios(trace: RunTrace) -> list[float | None]:
-    return [window.ratio for window in trace.training]
+    return [entry.ratio for entry in trace.training]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_bar_after_an_entry_tells_its_step(tmp_path: Path) -> None:
     for step in (2, 4, 6):
         text += f"\r{trl_logs.bar(step - 1, 6)}\r{WHOLE}\n\r{trl_logs.bar(step, 6)}"
     trace = read(tmp_path, text + "\r100%|██████████| 2/2 [00:00<00:00]\n")
-    assert [window.step for window in trace.training] == [2.0, 4.0, 6.0]
+    assert [entry.step for entry in trace.training] == [2.0, 4.0, 6.0]
     assert trace.steps_known
     assert trace.notes == []
 
@@ -123,7 +123,7 @@ def test_the_bar_after_an_entry_tells_its_step(tmp_path: Path) -> None:
 )
 def test_entries_are_numbered_where_not_all_tell_their_steps(tmp_path: Path, text: str) -> None:
     trace = read(tmp_path, text)
-    assert [window.step for window in trace.training] == [1.0, 2.0]
+    assert [entry.step for entry in trace.training] == [1.0, 2.0]
     assert not trace.steps_known
     assert trace.notes == ["The log does not tell its steps: its entries are numbered instead."]
 
@@ -139,24 +139,24 @@ def test_entries_are_numbered_where_not_all_tell_their_steps(tmp_path: Path, tex
 )
 def test_a_step_in_or_before_an_entry_is_its_own(tmp_path: Path, line: str) -> None:
     trace = read(tmp_path, line)
-    assert [window.step for window in trace.training] == [7.0]
+    assert [entry.step for entry in trace.training] == [7.0]
     assert trace.steps_known
 
 
 def test_evaluations_stand_at_the_entry_before_them(tmp_path: Path) -> None:
     evaluation = {"eval_reward": 0.1, "eval_loss": 0.0}
     trace = read(tmp_path, f"{evaluation}\n{WHOLE}\n{WHOLE}\n{evaluation}\n")
-    assert [window.step for window in trace.evaluation] == [1.0, 2.0]
+    assert [entry.step for entry in trace.evaluation] == [1.0, 2.0]
     alone = read(tmp_path, f"{evaluation}\n{evaluation}\n")
-    assert [window.step for window in alone.evaluation] == [1.0, 2.0]
+    assert [entry.step for entry in alone.evaluation] == [1.0, 2.0]
 
 
 def test_an_evaluation_whose_bar_is_its_own_stands_at_the_step_before(tmp_path: Path) -> None:
     evaluation = "{'eval_reward': 0.1, 'eval_loss': 0.0}\n 2/2 [00:00<\n"
     text = "".join(f"{WHOLE}\n {step}/6 [00:00<\n" for step in (1, 2))
     trace = read(tmp_path, evaluation + text + evaluation)
-    assert [window.step for window in trace.training] == [1.0, 2.0]
-    assert [window.step for window in trace.evaluation] == [0.0, 2.0]
+    assert [entry.step for entry in trace.training] == [1.0, 2.0]
+    assert [entry.step for entry in trace.evaluation] == [0.0, 2.0]
     assert trace.steps_known
 
 
@@ -240,7 +240,7 @@ MEASURED = WHOLE | {"truncation_guard/truncated_share": 0.25}
     [
         ([OFF, WHOLE, WHOLE], 0),
         ([MEASURED, OFF, WHOLE], 1),
-        ([MEASURED, OFF, MEASURED, WHOLE], 1),  # the log window began before the line
+        ([MEASURED, OFF, MEASURED, WHOLE], 1),  # the log entry began before the line
         ([MEASURED, OFF, WHOLE, OFF, WHOLE], 1),  # of another process
         ([MEASURED, OFF, MEASURED], None),
         ([MEASURED, OFF, WHOLE, MEASURED], None),  # resumed with another guard
@@ -308,7 +308,7 @@ USERS = [
 def test_a_reward_that_a_script_prints_is_no_entry(tmp_path: Path, line: str) -> None:
     assert read(tmp_path, f"{line}\n").training == []
     trace = read(tmp_path, f"{line}\n{TRLS}\n{line}\n{line}\n")
-    assert [(window.reward, window.step) for window in trace.training] == [(0.25, 1.0)]
+    assert [(entry.reward, entry.step) for entry in trace.training] == [(0.25, 1.0)]
 
 
 def test_lines_of_another_trainer_count_only_where_there_are_none_of_trl(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_an_entry_after_other_text_in_one_endless_line_is_found(tmp_path: Path) 
 
 def test_a_bar_after_an_open_brace_still_tells_the_step(tmp_path: Path) -> None:
     steps = "".join(f"{TRLS}\n{LATEX} {n}/6 [00:00<\n" for n in (1, 2))
-    assert [window.step for window in read(tmp_path, steps).training] == [1.0, 2.0]
+    assert [entry.step for entry in read(tmp_path, steps).training] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("noise", ["{", "{'a", '{ "', "{\n", "{'\n", "}", "{'reward\n", "{}" * 50])
@@ -391,10 +391,10 @@ def test_a_setting_that_is_printed_again_counts_from_there_on(tmp_path: Path) ->
     before = "".join(at(256, n / 10) for n in (1, 2, 3))
     after = "".join(at(512, n / 10) for n in (4, 5))
     trace = read(tmp_path, f"max_completion_length=256\n{before}max_completion_length=512\n{after}")
-    assert [window.limit for window in trace.training] == [256, 256, 256, 512, 512]
+    assert [entry.limit for entry in trace.training] == [256, 256, 256, 512, 512]
     assert (trace.limit, trace.limits) == (512, (256, 512))
     late = read(tmp_path, f"{before}max_completion_length=256\n")
-    assert [window.limit for window in late.training] == [256] * 3
+    assert [entry.limit for entry in late.training] == [256] * 3
 
 
 def test_short_completions_of_one_length_do_not_speak_against_a_setting(tmp_path: Path) -> None:
@@ -412,4 +412,4 @@ def test_warn_lines_name_limits_exactly(tmp_path: Path) -> None:
     metrics = {"reward": 1, "truncation_guard/truncated_share": 0.5}
     one, mean, two = (f"{metrics | {'truncation_guard/limit': n}}\n" for n in (16, 24, 32))
     trace = read(tmp_path, one + warn + mean + two)
-    assert [window.limit for window in trace.training] == [16, None, 32]
+    assert [entry.limit for entry in trace.training] == [16, None, 32]

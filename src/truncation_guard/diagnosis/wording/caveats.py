@@ -1,15 +1,13 @@
-"""What the findings beside the checklist say.
+"""The texts of the caveats: what to look at before the limit is raised in vain."""
 
-The one idea: each names what to look at before the limit is raised in vain.
-"""
-
-from collections.abc import Callable
-
-from truncation_guard.diagnosis.finding import Evidence, Severity, share_text, unit_text
-
-ADD_A_GUARD = "add a TruncationGuardCallback"
-TOKENS_OF_AN_ENVIRONMENT = "an environment's tokens, which TRL leaves out of the lengths, filled it"
-"""Those that the `env_mask` of a `rollout_func` is 0 for; TRL 1.16 logs nothing else of them."""
+from truncation_guard.diagnosis.finding import Evidence, Severity
+from truncation_guard.diagnosis.wording.phrases import (
+    ADD_A_GUARD,
+    TOKENS_OF_AN_ENVIRONMENT,
+    Wording,
+    share_text,
+    unit_text,
+)
 
 
 def _stop_tokens(severity: Severity, evidence: Evidence) -> tuple[str, str]:
@@ -153,7 +151,7 @@ def _metrics_missing(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     )
 
 
-FURTHER_WORDING: dict[str, Callable[[Severity, Evidence], tuple[str, str]]] = {
+CAVEATS: dict[str, Wording] = {
     "stop-tokens": _stop_tokens,
     "two-lengths": _two_lengths,
     "cut-elsewhere": _cut_elsewhere,

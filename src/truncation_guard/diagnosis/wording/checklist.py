@@ -1,19 +1,14 @@
-"""What the answers to the checklist say: a fact and a remedy, out of their figures.
+"""The texts of the checklist. A bound or an assumption is never worded as a figure."""
 
-The one idea: a figure that is a bound, or rests on an assumption, is never worded as a figure.
-"""
-
-from collections.abc import Callable
-
-from truncation_guard.diagnosis.finding import (
-    Evidence,
-    Finding,
-    Severity,
+from truncation_guard.diagnosis.finding import Evidence, Severity
+from truncation_guard.diagnosis.wording.phrases import (
+    ADD_A_GUARD,
+    TRL_DEFAULTS,
+    Wording,
     share_text,
     span_text,
     unit_text,
 )
-from truncation_guard.diagnosis.further_wording import ADD_A_GUARD, FURTHER_WORDING
 
 _SOURCES = {
     "record": "the record",
@@ -24,14 +19,7 @@ _SOURCES = {
 _RAISE = "raise max_completion_length (how far: see limit-needed)"
 _PROFILE = "truncation_guard.profile_rollouts at a generous limit"
 _LOOK_UP = "look up its ERROR line in the log"
-_HALF = 0.5
-_DEFAULTS = {256: "before TRL 1.12", 512: "since TRL 1.12"}
-
-
-def word(code: str, severity: Severity, evidence: Evidence) -> Finding:
-    """The finding of these figures."""
-    fact, remedy = _WORDING[code](severity, evidence)
-    return Finding(code, severity, fact, evidence, remedy)
+_RECORDS_THEM = f"{ADD_A_GUARD}: it records them"
 
 
 def _bound(evidence: Evidence) -> str:
@@ -48,7 +36,10 @@ def _pile_up(severity: Severity, evidence: Evidence) -> tuple[str, str]:
             )
         if evidence["is_mean"]:
             return "the limit changed within the entries: where lengths pile up is not known", ""
-        return f"the lengths of the completions are not in {_SOURCES[evidence['source']]}", _guard()
+        return (
+            f"the lengths of the completions are not in {_SOURCES[evidence['source']]}",
+            _RECORDS_THEM,
+        )
     longest = f"{evidence['longest']:g}"
     if severity == "fine":
         return f"lengths do not pile up at one value; the longest are {longest} tokens long", ""
@@ -69,8 +60,8 @@ def _default_limit(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     limit = evidence["limit"]
     if limit is None:
         return "whether the limit was a default is not known, nor is the limit", ""
-    is_default = limit in _DEFAULTS
-    since = f"TRL's default ({_DEFAULTS[limit]})" if is_default else "no default of TRL"
+    is_default = limit in TRL_DEFAULTS
+    since = f"TRL's default ({TRL_DEFAULTS[limit]})" if is_default else "no default of TRL"
     fact = f"the {'assumed ' if evidence['assumed'] else ''}limit of {limit} tokens is {since}"
     if severity != "warning":
         return f"{fact}{', and holds what was written' if is_default else ''}", ""
@@ -90,11 +81,6 @@ def _limit_needed(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if "held" not in evidence:
         source = _SOURCES[evidence["source"]]
         fact = f"what limit would hold 95% of the completions cannot be known from {source}"
-        if evidence["source"] == "tables":
-            return fact, (
-                "count them again with truncation_guard.profile_completions, which takes the "
-                "tokenizer and the limit"
-            )
         return fact, f"measure it with {_PROFILE}"
     held = share_text(evidence["held"])
     name = "the limit" if limit is None else f"the limit of {limit} tokens"
@@ -113,7 +99,7 @@ def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         if evidence["constant_length"] is not None:
             return "all completions were cut off, or none: see short-unfinished", ""
         source = _SOURCES[evidence["source"]]
-        return f"how many completions were cut off is not in {source}", _guard()
+        return f"how many completions were cut off is not in {source}", _RECORDS_THEM
     if evidence["highest"] == 0:
         by_length = "by their lengths " if evidence["by_length"] else ""
         return f"{by_length}no completion was cut off{span_text(evidence)}", ""
@@ -185,7 +171,7 @@ def _reward(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     fact += {"falls": ": it falls", "flat": ": it is flat"}.get(evidence["change"], "")
     if severity == "fine":
         return fact, ""
-    if (evidence["uniform"] or 0) >= _HALF:
+    if (evidence["uniform"] or 0) >= 0.5:
         fact += f"; all rewards are equal in {share_text(evidence['uniform'])} of the entries"
     return fact, "end truncation first, where there is some; then look at the reward functions"
 
@@ -259,11 +245,7 @@ def _evaluation(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     return fact, "eval_reward is that of cut answers: raise max_completion_length"
 
 
-def _guard() -> str:
-    return f"{ADD_A_GUARD}: it records them"
-
-
-_WORDING: dict[str, Callable[[Severity, Evidence], tuple[str, str]]] = {
+CHECKLIST: dict[str, Wording] = {
     "pile-up": _pile_up,
     "default-limit": _default_limit,
     "limit-needed": _limit_needed,
@@ -273,5 +255,4 @@ _WORDING: dict[str, Callable[[Severity, Evidence], tuple[str, str]]] = {
     "reward": _reward,
     "guarded": _guarded,
     "evaluation": _evaluation,
-    **FURTHER_WORDING,
 }

@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from truncation_guard.completions_tables import reading
-from truncation_guard.diagnosis.run import RunTrace, Window, number
+from truncation_guard.diagnosis.readers.trl_metrics import number
+from truncation_guard.diagnosis.run import LogEntry, RunTrace
 
 _NOT_REWARDS = ("step", "prompt", "completion", "advantage")
 
@@ -25,11 +26,11 @@ def read_tables(folder: Path, files: Sequence[Path]) -> RunTrace:
     Raises:
         ValueError: for what is no parquet table or lacks a column.
     """
-    windows = [_window(file) for file in files]
-    several = sum(reward is None for _, reward in windows)
-    training = [window for window, _ in windows]
-    for window, reward in windows:
-        window.reward = reward
+    entries = [_entry(file) for file in files]
+    several = sum(reward is None for _, reward in entries)
+    training = [entry for entry, _ in entries]
+    for entry, reward in entries:
+        entry.reward = reward
     notes = [
         "Completions tables hold text, not tokens: neither lengths nor endings are known from them."
     ]
@@ -41,7 +42,7 @@ def read_tables(folder: Path, files: Sequence[Path]) -> RunTrace:
     return RunTrace(source="tables", path=str(folder), training=training, notes=notes)
 
 
-def _window(file: Path) -> tuple[Window, float | None]:
+def _entry(file: Path) -> tuple[LogEntry, float | None]:
     """What a table says of its step, and the mean reward where there is one column of rewards."""
     columns = _columns(file)
     steps, advantages = (_numbers(file, name, columns[name]) for name in ("step", "advantage"))
@@ -50,14 +51,14 @@ def _window(file: Path) -> tuple[Window, float | None]:
         if not row or prompt != columns["prompt"][row - 1]:
             groups.append(True)
         groups[-1] &= not advantage
-    window = Window(
+    entry = LogEntry(
         step=max((step for step in steps if step is not None), default=None),
         silent_groups=sum(groups) / len(groups) if groups else None,
     )
     rewards = [values for name, values in columns.items() if name not in _NOT_REWARDS]
     cells = rewards[0] if len(rewards) == 1 else []
     given = [value for cell in cells if (value := number(cell)) is not None]
-    return window, fmean(given) if given else None
+    return entry, fmean(given) if given else None
 
 
 def _numbers(file: Path, name: str, values: Sequence[Any]) -> list[float | None]:

@@ -1,0 +1,1 @@
+"""What findings say: a fact and a remedy, out of their figures."""

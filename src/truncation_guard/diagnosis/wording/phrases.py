@@ -1,0 +1,36 @@
+"""Phrases that several texts share."""
+
+from collections.abc import Callable
+
+from truncation_guard.diagnosis.finding import Evidence, Severity
+
+Wording = Callable[[Severity, Evidence], tuple[str, str]]
+"""A fact and a remedy; the remedy is empty where there is nothing to do."""
+
+ADD_A_GUARD = "add a TruncationGuardCallback"
+TOKENS_OF_AN_ENVIRONMENT = "an environment's tokens, which TRL leaves out of the lengths, filled it"
+"""Those that the `env_mask` of a `rollout_func` is 0 for; TRL 1.16 logs nothing else of them."""
+TRL_DEFAULTS = {256: "before TRL 1.12", 512: "since TRL 1.12"}
+"""Limits that TRL sets by default, and when it did."""
+
+
+def share_text(share: float) -> str:
+    """A share for a reader, never rounded to none or all."""
+    rounded = f"{100 * share:.3g}"
+    if rounded == "100" and share < 1:
+        return "nearly 100%"
+    return f"{rounded}%"
+
+
+def span_text(evidence: Evidence) -> str:
+    """The steps that a finding is about."""
+    first, last = evidence["first_step"], evidence["last_step"]
+    unit = unit_text(evidence["steps_known"])
+    if first is None or first == last:
+        return "" if last is None else f" at {unit} {last:g}"
+    return f" from {unit} {first:g} to {last:g}"
+
+
+def unit_text(steps_known: bool) -> str:
+    """What the entries are counted in."""
+    return "step" if steps_known else "entry"
