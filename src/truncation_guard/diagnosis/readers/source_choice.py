@@ -1,8 +1,7 @@
-"""What a run left behind, and which of it to go by.
+"""Which of the files that a run left behind to go by.
 
-The one idea: exact counts before means, means before text: the guard's record, then
-`trainer_state.json`, then a log or completions tables. Content decides what a file is, not its
-name.
+Exact counts go before means: the guard's record, then `trainer_state.json`, then a log, then
+completions tables. Content decides what a file is, not its name.
 """
 
 import codecs

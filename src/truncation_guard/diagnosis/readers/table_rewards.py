@@ -1,7 +1,6 @@
-"""TRL's completions tables: where there is nothing else, at least rewards and advantages.
+"""Rewards and advantages out of TRL's completions tables, where there is nothing else.
 
-The one idea: a table holds text and no tokens, so it says nothing about lengths or about how a
-completion ended, and nothing is made up for them.
+TRL's tables hold texts and no tokens, so they say nothing about lengths or endings.
 """
 
 from collections.abc import Sequence
