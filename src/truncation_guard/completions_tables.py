@@ -1,8 +1,4 @@
-"""The tables of completions that TRL writes with `log_completions=True`: find them, read them.
-
-The one idea: what pyarrow raises says what is wrong with the bytes, and not which file to do
-something about.
-"""
+"""The tables of completions that TRL writes with `log_completions=True`: find them, read them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +20,7 @@ def find_tables(path: Path) -> list[Path]:
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Name the file in what reading it raises.
+    """Name the file in what reading it raises; pyarrow does not.
 
     Raises:
         ValueError: for what is no parquet table.

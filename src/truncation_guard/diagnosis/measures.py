@@ -1,17 +1,17 @@
 """The figures that the checks look at: the whole run, how it began and how it ended.
 
-The one idea: a run is read by its fifths, because single batches are noise, and a mean over all of
-it hides that something got better or worse.
+A run is read by its fifths: single batches are noise, and a mean over all of it hides that
+something got better or worse.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import sqrt
 from statistics import fmean, pvariance
 
 from truncation_guard.diagnosis.limit_history import LastLimit, find_limit, last_phase
-from truncation_guard.diagnosis.run import LogEntry, RunTrace
+from truncation_guard.diagnosis.run import Figure, LogEntry, RunTrace
 from truncation_guard.diagnosis.truncated_share import below_share, cut_share
 
 PARTS = 5
@@ -105,24 +105,19 @@ class Measures:
 def measure(trace: RunTrace) -> Measures:
     """The figures of a run."""
     limit = find_limit(trace)
-
-    cuts = {
-        id(entry): cut_share(entry, trace.with_tools)
-        for entry in (*trace.training, *trace.evaluation)
-    }
+    training, evaluation = trace.training, trace.evaluation
+    cuts = {id(entry): cut_share(entry, trace.with_tools) for entry in (*training, *evaluation)}
 
     def cut(entry: LogEntry) -> float | None:
         return cuts[id(entry)]
 
-    training = trace.training
     under_last = last_phase(training)
     last_fifth = _last_part(training, under_last)
     spreads = [entry.reward_std for entry in training if entry.reward_std is not None]
     steps = [entry.step for entry in training if entry.step is not None]
-    last_evaluation = _last_evaluation(trace.evaluation)
+    last_evaluation = [entry for entry in evaluation if entry.step == evaluation[-1].step]
     silent = _course(training, lambda entry: entry.silent_groups, under_last)
     uniform = sum(spread == 0 for spread in spreads) / len(spreads) if spreads else None
-    below = mean_of(training, lambda entry: below_share(entry, trace.with_tools))
     return Measures(
         limit=limit,
         steps=(steps[0], steps[-1]) if steps else None,
@@ -130,7 +125,7 @@ def measure(trace: RunTrace) -> Measures:
         cut_last_limit=_course(under_last, cut, under_last),
         bounded=any(_is_bound(entry, cut(entry), trace.with_tools) for entry in training),
         unfinished=mean_of(training, lambda entry: entry.unfinished),
-        below=below,
+        below=mean_of(training, lambda entry: below_share(entry, trace.with_tools)),
         elsewhere=mean_of(training, lambda entry: entry.elsewhere),
         ended_length=_ended_length(last_fifth, limit.tokens),
         constant_length=_constant_length(last_fifth),
@@ -144,26 +139,20 @@ def measure(trace: RunTrace) -> Measures:
     )
 
 
-def mean_of(
-    entries: Sequence[LogEntry], figure: Callable[[LogEntry], float | None]
-) -> float | None:
+def mean_of(entries: Sequence[LogEntry], figure: Figure) -> float | None:
     """The mean over the entries that have it, each weighing its completions where these are known.
 
     For shares and means of the record that is exact. The entries of a log weigh alike: but for the
     last one they are of equally many batches, and the batches of a training are of one size.
     """
-    known = [
-        (value, entry.completions or 1) for entry in entries if (value := figure(entry)) is not None
-    ]
+    known = [(value, e.completions or 1) for e in entries if (value := figure(e)) is not None]
     if not known:
         return None
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
 
 
 def _course(
-    entries: Sequence[LogEntry],
-    figure: Callable[[LogEntry], float | None],
-    under_last: Sequence[LogEntry],
+    entries: Sequence[LogEntry], figure: Figure, under_last: Sequence[LogEntry]
 ) -> Course | None:
     seen = [entry for entry in entries if figure(entry) is not None]
     if not seen:
@@ -216,9 +205,7 @@ def _is_bound(entry: LogEntry, cut: float | None, with_tools: bool) -> bool:
 
 
 def _constant_length(entries: Sequence[LogEntry]) -> int | None:
-    doubtful = [
-        entry for entry in entries if entry.under is not None and entry.under.how == "doubtful"
-    ]
+    doubtful = [e for e in entries if e.under is not None and e.under.how == "doubtful"]
     return round(doubtful[-1].longest or 0) if 2 * len(doubtful) > len(entries) else None
 
 
@@ -275,10 +262,3 @@ def _change(rewards: Sequence[float]) -> str | None:
         # Between single entries noise may hide as much as that: neither a change nor none.
         return None if size == 1 and abs(difference) > 0.5 * span else "flat"
     return "rises" if difference > 0 else "falls"
-
-
-def _last_evaluation(entries: Sequence[LogEntry]) -> list[LogEntry]:
-    """All batches of the newest step that was evaluated."""
-    if not entries:
-        return []
-    return [entry for entry in entries if entry.step == entries[-1].step]

@@ -3,18 +3,17 @@
 Three axes share the steps, so that the eye finds what goes together. It is readable in grey.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from truncation_guard.diagnosis.limit_history import LastLimit
 from truncation_guard.diagnosis.measures import Measures
-from truncation_guard.diagnosis.run import LogEntry, RunTrace
+from truncation_guard.diagnosis.run import Figure, LogEntry, RunTrace
 from truncation_guard.diagnosis.truncated_share import cut_share
 from truncation_guard.diagnosis.verdict import RunVerdict
 from truncation_guard.pictures import import_figure
 
-_Figure = Callable[[LogEntry], float | None]
 _SQUARES = {"marker": "s", "linestyle": "", "color": "black", "markerfacecolor": "white"}
 _MOST_POINTS = 1000
 """More of them do not show on a picture of this width; neighbours are averaged then."""
@@ -90,16 +89,14 @@ def _tokens(entry: LogEntry) -> int | None:
     return None if entry.under is None else entry.under.tokens
 
 
-def _draw(
-    axes: Any, entries: Sequence[LogEntry], figure: _Figure, label: str, **style: Any
-) -> None:
+def _draw(axes: Any, entries: Sequence[LogEntry], figure: Figure, label: str, **style: Any) -> None:
     points = _points(entries, figure)
     if points:
         marker = "." if len(points) <= _FEW_POINTS else None
         axes.plot(*zip(*points, strict=True), label=label, **({"marker": marker} | style))
 
 
-def _points(entries: Sequence[LogEntry], figure: _Figure) -> list[tuple[float, float]]:
+def _points(entries: Sequence[LogEntry], figure: Figure) -> list[tuple[float, float]]:
     """(step, value), the values of one step averaged, and of neighbours where there are many."""
     values: dict[float, list[float]] = {}
     for number, entry in enumerate(entries, start=1):

@@ -1,6 +1,6 @@
 """What is known of a run, in one form for every source; what is not known is None."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -114,13 +114,16 @@ class LogEntry:
         return length if 1 <= length <= limit else None
 
 
+Figure = Callable[[LogEntry], float | None]
+
+
 @dataclass(slots=True)
 class RunTrace:
     """A run, as far as one source or several know it."""
 
     source: SourceKind
     path: str
-    """The file or folder that the windows are from."""
+    """The file or folder that the entries are from."""
     training: list[LogEntry] = field(default_factory=list)
     evaluation: list[LogEntry] = field(default_factory=list)
     steps_known: bool = True

@@ -1,1 +1,1 @@
-"""What a run left behind, read into one form."""
+"""What a run left behind, read into a `RunTrace`."""

@@ -1,7 +1,4 @@
-"""`truncation_guard.jsonl`: the guard's own record, exact counts of every generation batch.
-
-The one idea: nothing has to be put right here; a batch becomes a window with its weight.
-"""
+"""`truncation_guard.jsonl`: the guard's own record, exact counts of every generation batch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,7 +43,8 @@ def _to_trace(run: RecordedRun, path: Path) -> RunTrace:
     unreadable = 0
     for (split, step, _), batch in sorted(run.batches.items(), key=lambda item: item[0][1:]):
         try:
-            batch = {**batch, "limit": _whole(batch["limit"], least=1, or_none=True)}
+            limit = None if batch["limit"] is None else _whole(batch["limit"], least=1)
+            batch = {**batch, "limit": limit}
             entry = _entry(batch, _whole(step))
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             unreadable += 1
@@ -105,18 +103,15 @@ def _entry(batch: Mapping[str, Any], step: int | None) -> LogEntry:
     )
 
 
-def _whole(value: Any, *, least: int = 0, or_none: bool = False) -> int | None:
+def _whole(value: Any, least: int = 0) -> int:
     """A count or a length.
 
     Raises:
         ValueError: for what is none, or beyond what any run has.
     """
-    if value is None and or_none:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise ValueError(f"{value!r} is no whole number")
-    if not least <= value <= _MOST:
-        raise ValueError(f"{value!r} is beyond what any run has")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value != int(value) or not least <= value <= _MOST:
+        raise ValueError(f"{value!r} is no count")
     return int(value)
 
 

@@ -1,8 +1,7 @@
-"""What may matter of a plain log: text that may be an entry, settings, progress bars.
+"""The parts of a plain log that may matter: entries, settings, progress bars.
 
-The one idea: a log is mostly other text, with braces of its own (LaTeX, code, printed
-completions), so a line costs a few searches for a word, and only what has the words of an entry
-costs more.
+A log is mostly other text, with braces of its own (LaTeX, code, printed completions), so a line
+costs a few searches for a word, and only what has the words of an entry costs more.
 """
 
 import re

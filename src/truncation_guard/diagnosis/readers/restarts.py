@@ -1,8 +1,8 @@
 """A training that was started anew, or resumed, within one log.
 
-The one idea: progress only goes back when training was started again, so what an earlier start had
-logged past that point was done again, and counts no more. Tokens seen tell a resume from another
-run: a checkpoint holds their number, and a new run begins at 0.
+Progress only goes back when training was started again, so what an earlier start had logged past
+that point was done again, and counts no more. Tokens seen tell a resume from another run: a
+checkpoint holds their number, and a new run begins at 0.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """A `trainer_state.json` beside the guard's record: whether it is of its run, and what it adds.
 
-The one idea: what the guard records of each batch it logs for each window, so the figures tell
-which run a state is of. Step numbers do not: a folder may hold several runs.
+The guard logs the means of what it records, so the figures tell which run a state is of. Step
+numbers do not: a folder may hold several runs.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,8 +1,7 @@
-"""What a run left behind, and which of it to go by.
+"""Which of the files that a run left behind to go by.
 
-The one idea: exact counts before means, means before text: the guard's record, then
-`trainer_state.json`, then a log or completions tables. Content decides what a file is, not its
-name.
+Exact counts go before means: the guard's record, then `trainer_state.json`, then a log, then
+completions tables. Content decides what a file is, not its name.
 """
 
 import codecs
@@ -85,7 +84,7 @@ def _read_folder(path: Path) -> RunTrace:
         errors.append(ValueError(f"{record} holds evaluations alone."))
     elif found is not None:
         return _with_states(found, states)
-    for read in (_read_newest_state, _read_newest_log, _read_all_tables):
+    for read in (_read_furthest_state, _read_newest_log, _read_all_tables):
         try:
             trace = read(path)
         except ValueError as error:
@@ -99,11 +98,6 @@ def _read_folder(path: Path) -> RunTrace:
     if errors:
         raise errors[0]
     raise FileNotFoundError(f"{path} has nothing to read in it. {_REMEDY}")
-
-
-def _read_newest_state(folder: Path) -> RunTrace | None:
-    states = _states(folder)
-    return _read_newest(states) if states else None
 
 
 def _read_all_tables(folder: Path) -> RunTrace | None:
@@ -137,11 +131,11 @@ def _global_step(state: Path) -> int:
     return -1 if found is None else int(found[1])
 
 
-def _read_newest(states: list[Path]) -> RunTrace:
+def _read_furthest_state(folder: Path) -> RunTrace | None:
     """The furthest state that can be read as a whole, else what can be read of the furthest."""
     errors: list[ValueError] = []
     partly: list[RunTrace] = []
-    for state in states:
+    for state in _states(folder):
         try:
             trace = read_trainer_state(state)
         except ValueError as error:
@@ -152,9 +146,9 @@ def _read_newest(states: list[Path]) -> RunTrace:
             trace.notes.extend(f"Passed over: {other.path} breaks off." for other in partly)
             return trace
         partly.append(trace)
-    if partly:
-        return partly[0]
-    raise errors[0]
+    if errors and not partly:
+        raise errors[0]
+    return partly[0] if partly else None
 
 
 def _with_states(record: RunTrace, states: list[Path]) -> RunTrace:

@@ -1,10 +1,11 @@
-"""TRL's completions tables: where there is nothing else, at least rewards and advantages.
+"""Rewards and advantages out of TRL's completions tables, where there is nothing else.
 
-The one idea: a table holds text and no tokens, so it says nothing about lengths or about how a
-completion ended, and nothing is made up for them.
+TRL's tables hold texts and no tokens, so they say nothing about lengths or endings.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,15 +27,11 @@ def read_tables(folder: Path, files: Sequence[Path]) -> RunTrace:
     Raises:
         ValueError: for what is no parquet table or lacks a column.
     """
-    entries = [_entry(file) for file in files]
-    several = sum(reward is None for _, reward in entries)
-    training = [entry for entry, _ in entries]
-    for entry, reward in entries:
-        entry.reward = reward
+    training = [_entry(file) for file in files]
     notes = [
         "Completions tables hold text, not tokens: neither lengths nor endings are known from them."
     ]
-    if several:
+    if any(entry.reward is None for entry in training):
         notes.append(
             "How the columns of rewards add up to the reward is not in the tables, so it is left "
             "out."
@@ -42,23 +39,20 @@ def read_tables(folder: Path, files: Sequence[Path]) -> RunTrace:
     return RunTrace(source="tables", path=str(folder), training=training, notes=notes)
 
 
-def _entry(file: Path) -> tuple[LogEntry, float | None]:
-    """What a table says of its step, and the mean reward where there is one column of rewards."""
+def _entry(file: Path) -> LogEntry:
+    """What a table says of its step: its mean reward only where it has one column of rewards."""
     columns = _columns(file)
     steps, advantages = (_numbers(file, name, columns[name]) for name in ("step", "advantage"))
-    groups: list[bool] = []
-    for row, (prompt, advantage) in enumerate(zip(columns["prompt"], advantages, strict=True)):
-        if not row or prompt != columns["prompt"][row - 1]:
-            groups.append(True)
-        groups[-1] &= not advantage
-    entry = LogEntry(
-        step=max((step for step in steps if step is not None), default=None),
-        silent_groups=sum(groups) / len(groups) if groups else None,
-    )
+    rows = zip(columns["prompt"], advantages, strict=True)
+    silent = [not any(row[1] for row in group) for _, group in groupby(rows, itemgetter(0))]
     rewards = [values for name, values in columns.items() if name not in _NOT_REWARDS]
     cells = rewards[0] if len(rewards) == 1 else []
     given = [value for cell in cells if (value := number(cell)) is not None]
-    return entry, fmean(given) if given else None
+    return LogEntry(
+        step=max((step for step in steps if step is not None), default=None),
+        reward=fmean(given) if given else None,
+        silent_groups=fmean(silent) if silent else None,
+    )
 
 
 def _numbers(file: Path, name: str, values: Sequence[Any]) -> list[float | None]:

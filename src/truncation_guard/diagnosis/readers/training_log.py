@@ -1,7 +1,7 @@
 """Metric lines out of a plain training log.
 
-The one idea: a log is anything with metric lines in between, so nothing is expected of a line: what
-reads as an entry of `Trainer` is one, and half of an entry is better than none.
+Nothing is expected of a line: what reads as an entry of `Trainer` is one, and half of an entry is
+better than none.
 """
 
 import json
