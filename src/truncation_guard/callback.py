@@ -321,7 +321,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             weight = self._options.truncated_weight
             findings = check_setup(trainer, self._reporter.mode, weight)
             findings += raise_limit_to.ceiling_findings(
-                trainer, self._options.raise_limit_to, self._reporter.raised_to
+                trainer, self._options.raise_limit_to, self._reporter.checkpoint_limit
             )
             self._reporter.warn_of_setup(trainer.state.global_step, findings)
 

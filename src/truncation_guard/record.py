@@ -1,9 +1,8 @@
-"""`truncation_guard.jsonl`: what every generation batch looked like, for later.
+"""`truncation_guard.jsonl`, the record of every generation batch, written and read.
 
-The one idea: append-only lines that stand for themselves, so that a torn one costs one batch. A
-`start` line opens each training with its settings, a `batch` line follows for each generation
-batch, an `end` line closes. The writer raises what the file system raises; the callback decides
-what that means.
+Lines are appended and stand for themselves, so that a torn one costs one batch. A `start` line
+opens each training with its settings, a `batch` line follows for each generation batch, and an
+`end` line closes.
 """
 
 import json
@@ -32,7 +31,7 @@ class RecordedRun:
     end: dict[str, Any] | None = None
     """The `end` line; None for a run that did not get there."""
     torn: int = 0
-    """Lines of it that are no JSON: a process was killed while it wrote them."""
+    """Lines that are no JSON: a process was killed while it wrote them."""
 
     @property
     def trained(self) -> bool:
@@ -41,7 +40,7 @@ class RecordedRun:
 
 
 def append(path: Path, entry: Mapping[str, Any]) -> None:
-    """Append one line and hand it to the operating system.
+    """Append one line, and hand it to the operating system.
 
     Raises:
         OSError: if the file cannot be written.
@@ -61,7 +60,7 @@ def start_entry(
     resumed_from_step: int | None,
     truncated_weight: float | None = None,
 ) -> dict[str, Any]:
-    """The line that opens a training; the weight is that of mode `downweight`, None in others."""
+    """The line that opens a training; `truncated_weight` is None but in mode `downweight`."""
     return {
         "kind": "start",
         "mode": mode,
@@ -77,7 +76,7 @@ def batch_entry(counts: BatchCounts, mode: str, number: int) -> dict[str, Any]:
     Args:
         counts: the batch, over all processes.
         mode: what was really done about truncated completions.
-        number: which batch of its step it is, from 0.
+        number: of the batch within its step, from 0.
     """
     groups = counts.groups
     return {
@@ -103,7 +102,7 @@ def batch_entry(counts: BatchCounts, mode: str, number: int) -> dict[str, Any]:
 
 
 def end_entry(total: BatchCounts, step: int) -> dict[str, Any]:
-    """The line that closes a training at this step: everything it saw since its `start` line."""
+    """The line that closes a training at this step, with everything since its `start` line."""
     return {
         "kind": "end",
         "step": step,
@@ -117,8 +116,8 @@ def end_entry(total: BatchCounts, step: int) -> dict[str, Any]:
 def read_record(path: Path) -> list[RecordedRun]:
     """Every run of a file, oldest first.
 
-    Lines that are torn or no JSON are passed over. Where a run was resumed from a checkpoint, what
-    an earlier start wrote past that checkpoint is dropped: it was done again.
+    Torn lines are passed over. Where a run was resumed from a checkpoint, the batches that an
+    earlier start wrote past that checkpoint are dropped: they were generated again.
 
     Raises:
         OSError: if the file cannot be read.
@@ -183,7 +182,7 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def _resume(runs: list[RecordedRun], start: dict[str, Any]) -> None:
-    """Go on with the newest training: a checkpoint is of one, whatever was evaluated since."""
+    """Go on with the newest training: a checkpoint is of a training, never of an evaluation."""
     trained = [place for place, run in enumerate(runs) if run.trained]
     run = runs.pop(trained[-1] if trained else -1)
     runs.append(run)

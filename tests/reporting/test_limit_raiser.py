@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support.batches import batch
 
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.reporting.limit_raiser import LimitDecision, LimitRaiser
 
 
@@ -93,13 +94,14 @@ def test_after_a_decision_the_windows_start_afresh() -> None:
 
 
 def test_the_limit_is_doubled_where_the_coverage_is_not_identified() -> None:
+    window = LengthHistogram({100: 32}, {256: 32})
     assert feed(raiser(), 0.5, 0.5)[1] == LimitDecision(
         before=256,
         after=512,
         reason="doubled",
-        shares=(0.5, 0.5),
+        earlier=window,
+        newer=window,
         share_before_raise=None,
-        completions=128,
         ceiling=4096,
         longest_prompt=10,
     )

@@ -20,11 +20,11 @@ _ENOUGH_LENGTHS = 5
 _ENOUGH_LEFT = 20
 """Of fewer unfinished completions less than a tenth may end by chance."""
 _ENOUGH_CUT = 5
-"""Fewer completions that were cut at a length are no limit of the sample."""
+"""A length at which fewer completions were cut was no limit of the sample."""
 _FARTHEST = 10
-"""Times the longest length that was seen. A tail that far out is the family's, not the data's."""
+"""Times the longest length. A tail that far out is the family's, not the data's."""
 _MOST_ROWS = 5000
-"""A fit to more of them takes seconds, and gives the same."""
+"""A fit to more rows takes seconds, and gives the same."""
 _FEW_ENDED = 0.1
 """Log-normal and Weibull lengths that are past their shortest fifth lose more than this share of
 what is left to each increase of the limit by half."""
@@ -46,8 +46,8 @@ class Plateau:
     share_after: float
     """Share of completions that are longer than the higher one."""
     is_the_end: bool
-    """Whether that is enough to say that the rest does not end: the sample was taken at both
-    limits, a fifth of it ended under the lower one, and at least 20 went past it."""
+    """Whether that shows that the rest does not end: the sample was taken at both limits, a fifth
+    of it ended under the lower one, and at least 20 completions went past it."""
 
 
 def quantile_range(sample: CensoredLengths, q: float) -> tuple[int, int] | None:

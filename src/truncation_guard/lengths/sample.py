@@ -95,12 +95,12 @@ class LengthSample(CensoredLengths):
 
     @property
     def histograms(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
-        """Length in tokens -> completions that ended at it; that were cut at it."""
+        """Length in tokens -> finished completions; the same of truncated ones."""
         return self.lengths.finished_at, self.lengths.truncated_at
 
     @property
     def plateau(self) -> Plateau | None:
-        """The limits between which hardly anything ended any more, where there are such."""
+        """The two limits between which hardly any completion ended; None without such."""
         return find_plateau(self)
 
     def quantile_range(self, q: float) -> tuple[int, int] | None:

@@ -1,8 +1,8 @@
 """Whether the limit is to be raised, and to what.
 
-The one idea: a raise costs every later rollout, so it takes two full windows, and the second must
-not be better than the first. Only counts that every process has go in, and no fit is made: all
-processes come to the same number.
+A raise costs every later rollout, so it takes two full windows, and the second must not be better
+than the first. Only counts that every process has go in, and no fit is made, so that all processes
+come to the same number.
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ class LimitDecision:
     """`"observed"`: `after` holds the coverage by what was seen. `"doubled"`: that is not
     identified. `"no-room"`: nothing above `before` is allowed. `"no-effect"`: the last raise left
     the truncated share where it was."""
-    shares: tuple[float, float]
-    """Truncated shares of the two windows."""
+    earlier: LengthHistogram
+    """The first of the two windows."""
+    newer: LengthHistogram
+    """The second."""
     share_before_raise: float | None
     """Truncated share before the limit was last doubled; None where it was not, or that helped."""
-    completions: int
-    """Completions in both windows."""
     ceiling: int
     """The limit that is never passed."""
     longest_prompt: int
@@ -107,13 +107,9 @@ class LimitRaiser:
         if before_raise is not None and share < _STILL * before_raise:
             self._share_before_raise = None  # the raise worked; what comes later is another matter
         self._bad_window = newer if share > self._warn_above else None
-        if (
-            self._done is not None
-            or earlier is None
-            or not earlier.share <= share > self._warn_above
-        ):
-            return None
-        return self._decide(batch, batch.limit, earlier, newer)
+        if self._done is None and earlier is not None and earlier.share <= share > self._warn_above:
+            return self._decide(batch, batch.limit, earlier, newer)
+        return None
 
     def state(self) -> dict[str, Any]:
         """Windows and history as JSON values."""
@@ -153,39 +149,34 @@ class LimitRaiser:
     def _decide(
         self, batch: BatchCounts, limit: int, earlier: LengthHistogram, newer: LengthHistogram
     ) -> LimitDecision:
-        lengths = earlier + newer
-        share, before_raise = newer.share, self._share_before_raise
+        before_raise = self._share_before_raise
         after: int | None = None
         reason: Reason
         least = least_raise(limit)
         room = self._ceiling
         if batch.context_window is not None:
             room = min(room, batch.context_window - self._longest_prompt)
-        if (
-            before_raise is not None
-            and share >= _STILL * before_raise
-            and share <= 1 - _CLEARLY_ENDING
-        ):
+        if before_raise is not None and newer.share <= 1 - _CLEARLY_ENDING:
             reason = "no-effect"
         elif room < least:
             reason = "no-room"
         else:
-            advice = advise(lengths, limit, self._coverage)
+            advice = advise(earlier + newer, limit, self._coverage)
             reason = "doubled" if advice.quantile is None else "observed"
             after = min(max(advice.recommended_limit or least, least), room)
         self._done = reason if after is None else None
         self._bad_window = None
         if after is not None:
             # Of a smaller step it is not said that it should have helped.
-            self._share_before_raise = share if after >= 2 * limit else None
+            self._share_before_raise = newer.share if after >= 2 * limit else None
             self.raised_to, self._raised_from = after, limit
         return LimitDecision(
             before=limit,
             after=after,
             reason=reason,
-            shares=(earlier.share, share),
+            earlier=earlier,
+            newer=newer,
             share_before_raise=before_raise,
-            completions=lengths.completions,
             ceiling=self._ceiling,
             longest_prompt=self._longest_prompt,
         )

@@ -1,6 +1,6 @@
 """The metrics of one generation batch.
 
-The one idea: what was not measured is not written, so that a tracker's mean is a mean of numbers.
+A figure that was not measured is left out, so that a tracker's mean is a mean of numbers.
 """
 
 from truncation_guard.batch.counts import BatchCounts

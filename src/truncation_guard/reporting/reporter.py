@@ -51,7 +51,7 @@ class Reporter:
                 window=options.window,
                 coverage=options.coverage,
             )
-        self.raised_to: int | None = None
+        self.checkpoint_limit: int | None = None
         """The limit in tokens that a checkpoint was written under, where it had been raised."""
         self._options = options
         self.mode: Mode = mode
@@ -85,7 +85,7 @@ class Reporter:
             return [lost for _, part, lost in parts if part is not None]
         damaged = []
         with suppress(Exception):  # also where this run does not raise
-            self.raised_to = int(state["raiser"]["raised_to"])
+            self.checkpoint_limit = int(state["raiser"]["raised_to"])
         for name, part, lost in parts:
             if part is None or state.get(name) is None:
                 continue

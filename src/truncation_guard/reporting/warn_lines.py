@@ -62,8 +62,8 @@ def limit_line(decision: LimitDecision, counts: BatchCounts, mode: Mode) -> str:
     figures: dict[str, object] = {"limit": decision.before}
     if decision.after is not None:
         figures["raised_to"] = decision.after
-    figures["window_share"] = _figure(decision.shares[1])
-    figures["window_completions"] = decision.completions
+    figures["window_share"] = _figure(decision.newer.share)
+    figures["window_completions"] = decision.earlier.completions + decision.newer.completions
     code = "not-length" if decision.after is None else "limit-raised"
     fact, remedy = wording.limit_decision(decision, counts.limit_name)
     return plain_warn_line(code, counts.step, mode, figures, fact, remedy)

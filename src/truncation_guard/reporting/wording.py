@@ -22,10 +22,9 @@ def truncation(finding: TruncationFinding, effect: str) -> tuple[str, str]:
 
 def limit_decision(decision: LimitDecision, limit_name: str) -> tuple[str, str]:
     """Fact and remedy of a decision about the limit, under the name of its setting."""
-    earlier, newer = map(percent, decision.shares)
     seen = (
-        f"{earlier} and then {newer} of the completions of two windows were cut off under "
-        f"{limit_name}={decision.before}"
+        f"{percent(decision.earlier.share)} and then {percent(decision.newer.share)} of the "
+        f"completions of two windows were cut off under {limit_name}={decision.before}"
     )
     if decision.after is not None:
         return _raised(decision, decision.after, seen, limit_name)
