@@ -1,24 +1,26 @@
-"""What `test_stages.py` wants to know of two processes: trainings whose guards fail."""
+"""For `processes/test_faults.py`: trainings whose guards fail, at every place."""
 
-import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from support import canned, fault_places, tiny
-from support.distributed import quit_now, scenario, settle_down
+from support.distributed import folder_of, scenario
 from support.fault_places import POINTS, fault
 from support.injecting import Fault
 
 from truncation_guard import TruncationGuardCallback
 
-FOLDER = Path(sys.argv[1])
+FOLDER = folder_of("faults")
 
 
-def train(name: str, on: dict[int, Fault], folder: str = "faulty", **kwargs: Any) -> None:
-    """A scenario with a fault on these ranks."""
+Scenario = tuple[str, Callable[[], Any]]
+
+
+def train(name: str, on: dict[int, Fault], folder: str = "faulty", **kwargs: Any) -> Scenario:
+    """With a fault on these ranks."""
     here = [on[canned.RANK]] if canned.RANK in on else []
-    scenario(name, lambda: fault_places.train(FOLDER / folder, *here, **kwargs))
+    return name, lambda: fault_places.train(FOLDER / folder, *here, **kwargs)
 
 
 def evaluation_alone() -> list[str]:
@@ -30,26 +32,31 @@ def evaluation_alone() -> list[str]:
     return [name for logged in metrics for name in logged if canned.GUARD in name]
 
 
-def everything() -> None:
-    train("no guard", {}, mode=None)
-    train("no fault", {})
+def everything() -> Iterator[Scenario]:
+    """By name."""
+    yield train("no guard", {}, mode=None)
+    yield train("no fault", {})
     for name, ranks in fault_places.ONE_FAULT:
-        train(fault_places.scenario(name, ranks), {rank: fault(POINTS[name]) for rank in ranks})
+        yield train(
+            fault_places.one_fault(name, ranks), {rank: fault(POINTS[name]) for rank in ranks}
+        )
     for name in fault_places.STAGES:
-        train(f"exclude: {name} on 1", {1: fault(POINTS[name])}, mode="exclude")
-    train("describe in the first batch", {1: fault(POINTS["describe"], batch=0)}, mode="exclude")
+        yield train(f"exclude: {name} on 1", {1: fault(POINTS[name])}, mode="exclude")
+    yield train(
+        "describe in the first batch", {1: fault(POINTS["describe"], batch=0)}, mode="exclude"
+    )
     for first, when, second in fault_places.TWO_FAULTS:
         batch = fault_places.FAULTY_BATCH + (when == "later ")
         on = {0: fault(POINTS[first]), 1: fault(POINTS[second], batch=batch)}
-        train(f"{first} on 0, {when}{second} on 1", on)
+        yield train(fault_places.two_faults(first, when, second), on)
     for name, rank in (("describe", 1), ("report", 0)):
-        train(f"{name} sleeps", {rank: fault(POINTS[name], seconds=1.0)})
+        yield train(f"{name} sleeps", {rank: fault(POINTS[name], seconds=1.0)})
     for name, results in fault_places.NONSENSE.items():
         if name != "changes":
             for kind, result in results.items():
-                train(f"{name} returns {kind}", {1: fault(POINTS[name], result)})
+                yield train(f"{name} returns {kind}", {1: fault(POINTS[name], result)})
     for name, (rank, point, calls) in fault_places.EVENTS.items():
-        train(
+        yield train(
             name,
             {rank: fault(point, batch=calls)},
             folder=name,
@@ -59,13 +66,14 @@ def everything() -> None:
             save_strategy="steps",
             save_steps=2,
         )
-    scenario("evaluation alone", evaluation_alone)
+    yield "evaluation alone", evaluation_alone
     # Last: should the guard let one of these through, the others wait for a process that raised.
     for kind, result in fault_places.NONSENSE["changes"].items():
-        train(f"changes returns {kind}", {1: fault(POINTS["changes"], result)})
+        yield train(f"changes returns {kind}", {1: fault(POINTS["changes"], result)})
 
 
-if __name__ == "__main__":
-    settle_down()
-    everything()
-    quit_now()
+def scenarios() -> None:
+    """Those that run by default."""
+    for name, work in everything():
+        if name in fault_places.SOME:
+            scenario(name, work)
