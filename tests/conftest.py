@@ -9,7 +9,7 @@ import torch
 from support.distributed import Launch, Running, start
 
 ON_TWO_PROCESSES = ("profile_rollouts", "raise_limit", "layouts", "faults", "training")
-"""Workers, in this order: the last one leaves a process group of no use behind."""
+"""Workers, each for the test file of its name; the last one leaves its process group in ruins."""
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,9 +27,13 @@ def _fast_small_trainings() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def two_processes(_at_work: Running | None, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def two_processes(
+    request: pytest.FixtureRequest,
+    _at_work: Running | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Launch:
     """The one launch of two processes that all tests share; `part` gives a worker's results."""
-    return (_at_work or _on_two_processes(tmp_path_factory)).wait()
+    return (_at_work or _on_two_processes(request.session, tmp_path_factory)).wait()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,13 +46,15 @@ def _at_work(
     if not wanted or hasattr(request.config, "workerinput"):
         yield None
         return
-    running = _on_two_processes(tmp_path_factory)
+    running = _on_two_processes(request.session, tmp_path_factory)
     yield running
     running.kill()
 
 
-def _on_two_processes(tmp_path_factory: pytest.TempPathFactory) -> Running:
-    return start("together.py", 2, tmp_path_factory.mktemp("two"), *ON_TWO_PROCESSES)
+def _on_two_processes(session: pytest.Session, tmp_path_factory: pytest.TempPathFactory) -> Running:
+    files = {item.path.stem for item in session.items}
+    workers = [worker for worker in ON_TWO_PROCESSES if f"test_{worker}" in files]
+    return start("together.py", 2, tmp_path_factory.mktemp("two"), *workers)
 
 
 @pytest.hookimpl(optionalhook=True)
