@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.distributed import Launch, Running, start
 
-ON_TWO_PROCESSES = ("profile_rollouts", "raise_limit", "layouts", "faults", "training")
+ON_TWO_PROCESSES = ("profile_rollouts", "raise_limit", "layouts", "sharded", "faults", "training")
 """Workers, each for the test file of its name; the last one leaves its process group in ruins."""
 
 

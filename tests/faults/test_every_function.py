@@ -13,6 +13,8 @@ from support.distributed import Launch, launch
 from support.injecting import functions
 from support.sweep import COURSES
 
+pytestmark = pytest.mark.sweep
+
 WORKER = "sweep.py"
 BEFORE_TRAINING = "callback.TruncationGuardCallback.on_train_begin"
 """What is refused is refused here, so that not all of it is contained."""

@@ -11,6 +11,8 @@ from support.distributed import Launch, launch
 
 from truncation_guard.record import FILE_NAME, read_record
 
+pytestmark = pytest.mark.slow
+
 WORKER = "killed.py"
 PLACES = {"record": 4, "state": 2, "no state": 2}
 """Where it is killed -> the step of its last whole checkpoint."""
