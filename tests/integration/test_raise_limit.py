@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from integration.test_outcomes import CALL, END, LONG, TURNS, chat_model, chat_trainer
 from support import tiny, versions
+from support.tool_calls import CALL, END, LONG, TURNS, chat_model, chat_trainer
 from transformers import TrainerCallback
 
 from truncation_guard import TruncationGuardCallback, set_max_completion_length
