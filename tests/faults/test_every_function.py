@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support.distributed import Launch, launch
-from support.injecting import functions
-from support.sweep import COURSES
+from support.faults.injecting import functions
+from support.faults.sweep import COURSES
 
 pytestmark = pytest.mark.sweep
 

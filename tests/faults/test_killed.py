@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from support import courses
 from support.distributed import Launch, launch
+from support.faults import courses
 
 from truncation_guard.record import FILE_NAME, read_record
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import canned, fault_places
-from support.fault_checks import (
+from support import canned
+from support.faults import places
+from support.faults.expected import (
     GIVEN,
     GUARDED,
     KEPT_TOKENS,
@@ -20,11 +21,11 @@ from support.fault_checks import (
     guarded_batches,
     logged_batches,
 )
-from support.fault_places import POINTS, fault
+from support.faults.places import POINTS, fault
 
 from truncation_guard import TruncationGuardCallback
 
-NONSENSE = [(name, kind) for name in fault_places.NONSENSE for kind in fault_places.NONSENSE[name]]
+NONSENSE = [(name, kind) for name in places.NONSENSE for kind in places.NONSENSE[name]]
 
 
 @pytest.mark.parametrize("mode", GUARDED)
@@ -32,7 +33,7 @@ NONSENSE = [(name, kind) for name in fault_places.NONSENSE for kind in fault_pla
 def test_switches_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, mode: str
 ) -> None:
-    result = fault_places.train(tmp_path, fault(POINTS[name]), mode=mode)
+    result = places.train(tmp_path, fault(POINTS[name]), mode=mode)
     assert result["fired"] == [True]
     batches = guarded_batches(name, here=True)
     in_rewards = 2 if (name, mode) == ("changes", "exclude") else batches
@@ -50,7 +51,7 @@ def test_switches_off(
 def test_nonsense_is_a_fault(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str
 ) -> None:
-    result = fault_places.train(tmp_path, fault(POINTS[name], fault_places.NONSENSE[name][kind]))
+    result = places.train(tmp_path, fault(POINTS[name], places.NONSENSE[name][kind]))
     guarded = [number for half in GUARDED["downweight"] for number in half]
     check_advantages(result["advantages"], guarded, [*GIVEN[0], *GIVEN[1]], 1)
     check_logged(result, 1)
@@ -58,12 +59,12 @@ def test_nonsense_is_a_fault(
 
 
 def test_what_follows_is_a_training_without_a_guard_from_where_it_failed(tmp_path: Path) -> None:
-    failed = fault_places.train(tmp_path, fault(POINTS["Reporter.batch"]), mode="exclude")
+    failed = places.train(tmp_path, fault(POINTS["Reporter.batch"]), mode="exclude")
     guard = TruncationGuardCallback(mode="exclude")
     made = canned.trainer(tmp_path, canned.FAULTY, guard, max_steps=4, loss_type="dapo")
     made.add_callback(canned.AtStep(2, lambda: made.remove_callback(guard)))
     removed = canned.train(made)
     assert failed["advantages"] == removed["advantages"]
-    assert failed["weights"] == fault_places.fingerprint(made)
-    assert failed["weights"] != fault_places.train(tmp_path, mode="exclude")["weights"]
-    assert failed["weights"] != fault_places.train(tmp_path, mode=None)["weights"]
+    assert failed["weights"] == places.fingerprint(made)
+    assert failed["weights"] != places.train(tmp_path, mode="exclude")["weights"]
+    assert failed["weights"] != places.train(tmp_path, mode=None)["weights"]

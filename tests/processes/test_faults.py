@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import fault_places
 from support.distributed import Launch, launch
-from support.fault_checks import (
+from support.faults import places
+from support.faults.expected import (
     GIVEN,
     GUARDED,
     KEPT_TOKENS,
@@ -21,27 +21,25 @@ from support.fault_checks import (
     guarded_batches,
     logged_batches,
 )
-from support.fault_places import STAGES
+from support.faults.places import STAGES
 
 
 def each(scenarios: dict[str, Any]) -> list[Any]:
     """Parameters by scenario, as slow ones where the launch of all files does not have it."""
     return [
-        pytest.param(
-            *arguments, id=name, marks=() if name in fault_places.SOME else pytest.mark.slow
-        )
+        pytest.param(*arguments, id=name, marks=() if name in places.SOME else pytest.mark.slow)
         for name, arguments in scenarios.items()
     ]
 
 
-FAULTS = each({fault_places.one_fault(*fault): fault for fault in fault_places.ONE_FAULT})
-TWO_FAULTS = each({fault_places.two_faults(*faults): faults for faults in fault_places.TWO_FAULTS})
+FAULTS = each({places.one_fault(*fault): fault for fault in places.ONE_FAULT})
+TWO_FAULTS = each({places.two_faults(*faults): faults for faults in places.TWO_FAULTS})
 EXCLUDE = each({f"exclude: {name} on 1": (name,) for name in STAGES})
 SLEEPS = each({f"{name} sleeps": (name,) for name in ("describe", "report")})
 NONSENSE = each(
     {
         f"{name} returns {kind}": (name, kind)
-        for name, kinds in fault_places.NONSENSE.items()
+        for name, kinds in places.NONSENSE.items()
         for kind in kinds
     }
 )
@@ -74,7 +72,7 @@ def test_without_a_fault_all_batches_are_guarded(faulty: Launch) -> None:
 
 @pytest.mark.parametrize(("name", "ranks"), FAULTS)
 def test_all_switch_off_together(faulty: Launch, name: str, ranks: tuple[int, ...]) -> None:
-    scenario = fault_places.one_fault(name, ranks)
+    scenario = places.one_fault(name, ranks)
     bare = faulty.of("no guard")
     for rank, result in enumerate(faulty.of(scenario)):
         here = rank in ranks
@@ -91,7 +89,7 @@ def test_all_switch_off_together(faulty: Launch, name: str, ranks: tuple[int, ..
 
 @pytest.mark.parametrize(("name", "ranks"), FAULTS)
 def test_each_fault_leaves_one_traceback(faulty: Launch, name: str, ranks: tuple[int, ...]) -> None:
-    scenario = fault_places.one_fault(name, ranks)
+    scenario = places.one_fault(name, ranks)
     assert faulty.output(scenario).count("Traceback (most recent call last)") == len(ranks)
     errors = faulty.lines(scenario, "[truncation-guard] ERROR")
     told = [line for line in errors if "another process failed" in line]
@@ -126,16 +124,16 @@ def test_a_fault_in_the_first_batch_leaves_the_training_as_it_is_without_a_guard
 def test_another_fault_on_the_other_process(
     faulty: Launch, first: str, when: str, second: str
 ) -> None:
-    scenario = fault_places.two_faults(first, when, second)
+    scenario = places.two_faults(first, when, second)
     in_second_batch = (first,) if when else (first, second)
-    flagged_at_once = any(n in fault_places.BEFORE_THE_COLLECTIVE for n in in_second_batch)
+    flagged_at_once = any(n in places.BEFORE_THE_COLLECTIVE for n in in_second_batch)
     for rank, (result, bare) in enumerate(
         zip(faulty.of(scenario), faulty.of("no guard"), strict=True)
     ):
         assert result["advantages"][0] == pytest.approx(GUARDED["downweight"][rank], rel=1e-6)
         assert result["advantages"][2:] == [pytest.approx(GIVEN[rank], rel=1e-6)] * 2
         assert [len(entry) > 1 for entry in result["metrics"][2:]] == [False] * 2
-        assert result["steps"] == fault_places.BATCHES
+        assert result["steps"] == places.BATCHES
         assert result["collectives"] - bare["collectives"] == (2 if flagged_at_once else 3)
     # A fault that the first one kept from happening leaves none.
     fired = sum(sum(rank["fired"]) for rank in faulty.of(scenario))
@@ -155,7 +153,7 @@ def test_events(faulty: Launch, name: str, batches: int) -> None:
         check_advantages(result["advantages"], guarded, GIVEN[rank], batches)
         logged = [len(entry) > 1 for entry in result["metrics"]]
         assert logged == [True] * 3 + [batches == 4] * 3
-        assert result["steps"] == fault_places.BATCHES
+        assert result["steps"] == places.BATCHES
     assert faulty.output(name).count("Traceback (most recent call last)") == 1
     assert (faulty.folder / name / "checkpoint-4" / "trainer_state.json").exists()
 

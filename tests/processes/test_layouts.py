@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import courses, tiny
+from support import tiny
 from support.distributed import Launch, launch
+from support.faults import courses
 
 from truncation_guard.record import FILE_NAME, read_record
 

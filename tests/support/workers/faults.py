@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
-from support import canned, fault_places, tiny
+from support import canned, tiny
 from support.distributed import folder_of, scenario
-from support.fault_places import POINTS, fault
-from support.injecting import Fault
+from support.faults import places
+from support.faults.injecting import Fault
+from support.faults.places import POINTS, fault
 
 from truncation_guard import TruncationGuardCallback
 
@@ -20,7 +21,7 @@ Scenario = tuple[str, Callable[[], Any]]
 def train(name: str, on: dict[int, Fault], folder: str = "faulty", **kwargs: Any) -> Scenario:
     """With a fault on these ranks."""
     here = [on[canned.RANK]] if canned.RANK in on else []
-    return name, lambda: fault_places.train(FOLDER / folder, *here, **kwargs)
+    return name, lambda: places.train(FOLDER / folder, *here, **kwargs)
 
 
 def evaluation_alone() -> list[str]:
@@ -36,26 +37,24 @@ def everything() -> Iterator[Scenario]:
     """By name."""
     yield train("no guard", {}, mode=None)
     yield train("no fault", {})
-    for name, ranks in fault_places.ONE_FAULT:
-        yield train(
-            fault_places.one_fault(name, ranks), {rank: fault(POINTS[name]) for rank in ranks}
-        )
-    for name in fault_places.STAGES:
+    for name, ranks in places.ONE_FAULT:
+        yield train(places.one_fault(name, ranks), {rank: fault(POINTS[name]) for rank in ranks})
+    for name in places.STAGES:
         yield train(f"exclude: {name} on 1", {1: fault(POINTS[name])}, mode="exclude")
     yield train(
         "describe in the first batch", {1: fault(POINTS["describe"], batch=0)}, mode="exclude"
     )
-    for first, when, second in fault_places.TWO_FAULTS:
-        batch = fault_places.FAULTY_BATCH + (when == "later ")
+    for first, when, second in places.TWO_FAULTS:
+        batch = places.FAULTY_BATCH + (when == "later ")
         on = {0: fault(POINTS[first]), 1: fault(POINTS[second], batch=batch)}
-        yield train(fault_places.two_faults(first, when, second), on)
+        yield train(places.two_faults(first, when, second), on)
     for name, rank in (("describe", 1), ("report", 0)):
         yield train(f"{name} sleeps", {rank: fault(POINTS[name], seconds=1.0)})
-    for name, results in fault_places.NONSENSE.items():
+    for name, results in places.NONSENSE.items():
         if name != "changes":
             for kind, result in results.items():
                 yield train(f"{name} returns {kind}", {1: fault(POINTS[name], result)})
-    for name, (rank, point, calls) in fault_places.EVENTS.items():
+    for name, (rank, point, calls) in places.EVENTS.items():
         yield train(
             name,
             {rank: fault(point, batch=calls)},
@@ -68,12 +67,12 @@ def everything() -> Iterator[Scenario]:
         )
     yield "evaluation alone", evaluation_alone
     # Last: should the guard let one of these through, the others wait for a process that raised.
-    for kind, result in fault_places.NONSENSE["changes"].items():
+    for kind, result in places.NONSENSE["changes"].items():
         yield train(f"changes returns {kind}", {1: fault(POINTS["changes"], result)})
 
 
 def scenarios() -> None:
     """Those that run by default."""
     for name, work in everything():
-        if name in fault_places.SOME:
+        if name in places.SOME:
             scenario(name, work)

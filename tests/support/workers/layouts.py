@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import torch
-from support import canned, courses, fault_places, tiny
+from support import canned, tiny
 from support.distributed import folder_of, scenario
-from support.injecting import Fault, functions, raises
+from support.faults import courses, places
+from support.faults.injecting import Fault, functions, raises
 
 from truncation_guard import TruncationGuardCallback
 from truncation_guard.record import FILE_NAME
@@ -67,7 +68,7 @@ def scenarios() -> None:
     """On any number of processes."""
     scenario("everything", lambda: train("everything"))
     scenario("one-sided", lambda: train("one-sided", batches=courses.ONE_SIDED))
-    for stage in fault_places.STAGES[:2]:
+    for stage in places.STAGES[:2]:
         name = f"guard.stages.BatchGuard.{stage}"
         scenario(f"{stage} fails", lambda name=name: fault_on_the_last(name, 1))
     scenario("uneven", uneven)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from support import canned
-from support.injecting import Fault, hangs, raises
+from support.faults.injecting import Fault, hangs, raises
 
 from truncation_guard import TruncationGuardCallback, callback, record
 from truncation_guard.batch import groups

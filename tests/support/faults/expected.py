@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from support import fault_places
+from support.faults import places
 
 A = 0.5 / (math.sqrt(1 / 2) + 1e-4)
 """The advantage of a reward of 1 in a group of 1 and 0."""
@@ -23,33 +23,29 @@ TOKENS, KEPT_TOKENS = 43, 11
 
 def guarded_batches(name: str, *, here: bool) -> int:
     """Batches that the mode changed on this process, after a fault here or elsewhere."""
-    if name in fault_places.BEFORE_THE_COLLECTIVE:
+    if name in places.BEFORE_THE_COLLECTIVE:
         return 1
-    return 1 if here and name in fault_places.BEFORE_THE_ADVANTAGES else 2
+    return 1 if here and name in places.BEFORE_THE_ADVANTAGES else 2
 
 
 def logged_batches(name: str, *, here: bool) -> int:
     """Batches whose metrics this process logged."""
-    if name in fault_places.BEFORE_THE_COLLECTIVE:
+    if name in places.BEFORE_THE_COLLECTIVE:
         return 1
-    return (
-        2
-        if not here or name in fault_places.AFTER_THE_METRICS | fault_places.ON_THE_MAIN_PROCESS
-        else 1
-    )
+    return 2 if not here or name in places.AFTER_THE_METRICS | places.ON_THE_MAIN_PROCESS else 1
 
 
 def collectives(name: str) -> int:
     """Of the guard: until the flag of a failed process has gone round."""
-    return 2 if name in fault_places.BEFORE_THE_COLLECTIVE else 3
+    return 2 if name in places.BEFORE_THE_COLLECTIVE else 3
 
 
 def check_advantages(found: Any, guarded: list[float], given: list[float], batches: int) -> None:
-    expected = [guarded] * batches + [given] * (fault_places.BATCHES - batches)
+    expected = [guarded] * batches + [given] * (places.BATCHES - batches)
     assert found == [pytest.approx(batch, rel=1e-6) for batch in expected]
 
 
 def check_logged(result: Any, batches: int) -> None:
-    assert result["steps"] == fault_places.BATCHES
+    assert result["steps"] == places.BATCHES
     found = [len(entry) > 1 for entry in result["metrics"]]
-    assert found == [True] * batches + [False] * (fault_places.BATCHES - batches)
+    assert found == [True] * batches + [False] * (places.BATCHES - batches)

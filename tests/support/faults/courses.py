@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from support import canned, tiny
-from support.injecting import Call, Fault, watched
+from support.faults.injecting import Call, Fault, watched
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.rewards import get_soft_overlong_punishment
