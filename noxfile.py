@@ -1,9 +1,8 @@
 """Tests that need an environment of their own: older TRL, other Pythons, DeepSpeed, vLLM.
 
-The one idea: everything that is tested with the newest TRL on one Python runs under plain `pytest`;
-here the part of it that knows TRL runs in other environments. `nox -t versions` fills the table in
-the README's section "Compatibility". A session without a Python of its own uses the one that runs
-nox.
+`nox -t versions` runs the tests of what knows TRL, the slow ones included, under other versions; it
+fills the table in the README's section "Compatibility". A session without a Python of its own uses
+the one that runs nox.
 """
 
 import nox
@@ -20,11 +19,18 @@ print("Python", python_version(), *(f"{p} {version(p)}" for p in ("trl", "transf
 WHAT_KNOWS_TRL = (
     "tests/trainer",
     "tests/test_callback.py",
-    *(f"tests/integration/test_{mode}.py" for mode in ("observe", "downweight", "exclude")),
-    *(f"tests/integration/test_{part}.py" for part in ("penalize", "raise_limit", "outcomes")),
-    *(f"tests/integration/test_{part}.py" for part in ("preflight", "profile_rollouts")),
+    "tests/integration/test_observe.py",
+    "tests/integration/test_downweight.py",
+    "tests/integration/test_exclude.py",
+    "tests/integration/test_penalize.py",
+    "tests/integration/test_raise_limit.py",
+    "tests/integration/test_outcomes.py",
+    "tests/integration/test_preflight.py",
+    "tests/integration/test_profile_rollouts.py",
     "tests/integration/test_experimental.py",
+    "tests/processes/test_raise_limit.py",
 )
+SLOW_ONES_TOO = ("-m", "not real_model and not vllm")
 
 
 @nox.session(tags=["versions"])
@@ -56,7 +62,7 @@ def _test_what_knows_trl(session: nox.Session, *requirements: str) -> None:
     # brings it. jmespath is for TRL's tool loop.
     session.install(*requirements, "requests", "jmespath", "-e", ".[test]")
     session.run("python", "-c", SAY_VERSIONS)  # pip says nothing under PIP_QUIET
-    session.run("pytest", *WHAT_KNOWS_TRL, *session.posargs, env=OFFLINE)
+    session.run("pytest", *SLOW_ONES_TOO, *WHAT_KNOWS_TRL, *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -68,9 +74,7 @@ def deepspeed(session: nox.Session) -> None:
     # Its operators are for GPUs; none is needed here. What builds it needs the torch from above.
     without_operators = on_cpu | {"DS_BUILD_OPS": "0"}
     session.install("--no-build-isolation", "deepspeed==0.19.8", env=without_operators)
-    session.run(
-        "pytest", "tests/integration/test_sharded.py", *session.posargs, env=OFFLINE | on_cpu
-    )
+    session.run("pytest", "tests/processes/test_sharded.py", *session.posargs, env=OFFLINE | on_cpu)
 
 
 @nox.session

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import courses
+from support.faults import courses
 
 from truncation_guard import record
 from truncation_guard.record import FILE_NAME, read_record

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from support.distributed import Launch, launch
-from support.injecting import functions
-from support.sweep import COURSES
+from support.faults.injecting import functions
+from support.faults.sweep import COURSES
+
+pytestmark = pytest.mark.sweep
 
 WORKER = "sweep.py"
 BEFORE_TRAINING = "callback.TruncationGuardCallback.on_train_begin"

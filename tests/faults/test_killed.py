@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from support import courses
 from support.distributed import Launch, launch
+from support.faults import courses
 
 from truncation_guard.record import FILE_NAME, read_record
+
+pytestmark = pytest.mark.slow
 
 WORKER = "killed.py"
 PLACES = {"record": 4, "state": 2, "no state": 2}

@@ -64,6 +64,7 @@ def stubbed(folder: Path, draw: random.Random) -> Any:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_ten_thousand_generation_batches(tmp_path: Path) -> None:
     made = stubbed(tmp_path, random.Random(0))

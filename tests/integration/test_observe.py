@@ -13,36 +13,12 @@ import pytest
 import torch
 from datasets import Dataset
 from support import passes, tiny
-from support.oracle import flat_gradient
-from transformers import TrainerCallback
+from support.bit_for_bit import Gradients, Sampled, same
 
 from truncation_guard import TruncationGuardCallback
 
 MODES = ("observe", "downweight", "exclude", "penalize")
 TIMING = ("_runtime", "_per_second", "step_time", "preparation_time")
-
-
-class Gradients(TrainerCallback):
-    """Copies of the gradient before each optimizer step."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.seen.append(flat_gradient(model))
-
-
-class Sampled:
-    """A reward that depends on the tokens, and remembers them batch by batch."""
-
-    __name__ = "sampled"
-
-    def __init__(self):
-        self.batches = []
-
-    def __call__(self, completion_ids, **kwargs):
-        self.batches.append([list(ids) for ids in completion_ids])
-        return [sum(ids) % 7 / 4 - 0.5 for ids in completion_ids]
 
 
 def truncated_in(batch, limit=tiny.LIMIT):
@@ -81,21 +57,6 @@ def train(tmp_path, algorithm, guard, rollouts=None, reward=None, model=None, **
         "python": random.getstate(),
     }
     return left, trainer, reward
-
-
-def same(left, right):
-    """Names of what differs."""
-
-    def equal(one, other):
-        if isinstance(one, torch.Tensor):
-            return one.dtype == other.dtype and torch.equal(one, other)
-        if isinstance(one, list) and one and isinstance(one[0], torch.Tensor):
-            return len(one) == len(other) and all(map(equal, one, other))
-        return one == other
-
-    assert left["gradients"]
-    assert any(gradient.abs().max() > 0 for gradient in left["gradients"])
-    return [name for name in left if not equal(left[name], right[name])]
 
 
 def recorded(tmp_path, split="train"):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
-from integration.test_observe import Gradients, Sampled, same
-from integration.test_outcomes import TURNS, Environment, chat_trainer
 from support import tiny, versions
+from support.bit_for_bit import Gradients, Sampled, same
 from support.stand_ins import vllm
+from support.tool_calls import TURNS, Environment, chat_trainer
 from transformers import LlamaForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 

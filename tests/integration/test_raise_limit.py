@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from integration.test_outcomes import CALL, END, LONG, TURNS, chat_model, chat_trainer
 from support import tiny, versions
-from support.distributed import launch
+from support.tool_calls import CALL, END, LONG, TURNS, chat_model, chat_trainer
 from transformers import TrainerCallback
 
 from truncation_guard import TruncationGuardCallback, set_max_completion_length
@@ -468,17 +467,6 @@ def test_a_punishment_that_no_longer_fits_is_said_after_the_raise(
     (line,) = lines(caplog, "config")
     assert " check=soft-punishment " in line
     assert "below max_completion_length=32" in line
-
-
-def test_two_processes_come_to_the_same_limit_at_the_same_batch(tmp_path: Path) -> None:
-    outcome = launch("raising.py", 2, tmp_path)
-    first, second = outcome.of("raising")
-    assert first == second
-    assert [limit for limit, _ in itertools.groupby(first["limits"])] == [16, 32, 62]
-    # One process knows a window of 64 tokens and prompts of 20, the other 60 and 1.
-    first, second = outcome.of("differing")
-    assert first == second
-    assert [limit for limit, _ in itertools.groupby(first["limits"])] == [16, 32, 40]
 
 
 @pytest.mark.parametrize(("ceiling", "least"), [(128, None), (129, 160), (159, 160), (160, None)])

@@ -1,8 +1,8 @@
 """Starts a worker script on several processes of torch.distributed, on this machine.
 
-The one idea: a worker runs many scenarios one after the other in one process group, and leaves each
-one's result and output as soon as it is over, so that a hang costs what comes after it and nothing
-more. `launch` is for tests; `settle_down`, `scenario` and `quit_now` are for workers.
+A worker runs many scenarios one after the other in one process group, and leaves the result and the
+output of each as soon as it is over: a hang costs only what comes after it. `start` and `launch`
+are for tests; `folder_of`, `settle_down`, `begin_part`, `scenario` and `quit_now` are for workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ COLLECTIVE_TIMEOUT = 60
 _TIMEOUT = 300
 _AFTER_ONE_FAILED = 20
 _RESULTS = "TRUNCATION_GUARD_TEST_RESULTS"
-_MARK = "=== scenario "
+_part = ""
+_SCENARIO = "=== scenario "
+_PART = "=== part "
 
 
 @dataclass(frozen=True)
@@ -50,30 +52,86 @@ class Launch:
         assert not missing, f"{scenario} did not get to its end on ranks {missing}{tails}"
         return [results[scenario] for results in self.results]
 
+    def part(self, worker: str) -> Launch:
+        """What one worker of `together.py` left behind."""
+        return Launch(
+            results=[
+                {
+                    name.removeprefix(f"{worker}/"): result
+                    for name, result in results.items()
+                    if name.startswith(f"{worker}/")
+                }
+                for results in self.results
+            ],
+            outputs=[_sections(output, _PART, worker) for output in self.outputs],
+            exit_codes=self.exit_codes,
+            folder=self.folder / worker,
+        )
+
     def output(self, scenario: str) -> str:
         """What all ranks wrote during a scenario."""
-        parts = []
-        for output in self.outputs:
-            sections = re.split(rf"(?m)^{_MARK}(.+)$", output)
-            parts += [
-                text
-                for name, text in zip(sections[1::2], sections[2::2], strict=True)
-                if name == scenario
-            ]
-        return "".join(parts)
+        return "".join(_sections(output, _SCENARIO, scenario) for output in self.outputs)
 
     def lines(self, scenario: str, text: str) -> list[str]:
         """The lines with `text` that all ranks wrote during a scenario."""
         return [line for line in self.output(scenario).splitlines() if text in line]
 
 
-def launch(worker: str | Path, processes: int, folder: Path, *arguments: str) -> Launch:
-    """Run a worker on so many processes, and kill what is left of them after five minutes.
+class Running:
+    """A worker on its processes; whoever starts one waits for it or kills it."""
 
-    Where one process fails, the others get 20 seconds.
+    def __init__(self, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
+        self._processes = processes
+        self._folder = folder
+        self._deadline = time.monotonic() + _TIMEOUT
+        self._left: Launch | None = None
+
+    def wait(self) -> Launch:
+        """What the processes left behind, once all of them are over.
+
+        They are killed after five minutes, and 20 seconds after one of them failed.
+        """
+        if self._left is None:
+            try:
+                self._wait()
+            finally:
+                self.kill()
+            ranks = range(len(self._processes))
+            outputs = [self._folder / f"output{rank}.txt" for rank in ranks]
+            self._left = Launch(
+                results=[_read_results(self._folder / f"results{rank}.jsonl") for rank in ranks],
+                outputs=[path.read_text(errors="replace") for path in outputs],
+                exit_codes=[process.returncode for process in self._processes],
+                folder=self._folder,
+            )
+        return self._left
+
+    def kill(self) -> None:
+        """End what is left of them."""
+        for process in self._processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _wait(self) -> None:
+        deadline, failed = self._deadline, False
+        while time.monotonic() < deadline and any(p.poll() is None for p in self._processes):
+            if not failed and any(process.poll() for process in self._processes):
+                failed = True
+                deadline = min(deadline, time.monotonic() + _AFTER_ONE_FAILED)
+            time.sleep(0.05)
+
+
+def launch(worker: str, processes: int, folder: Path, *arguments: str) -> Launch:
+    """Run a worker on so many processes; see `start`."""
+    return start(worker, processes, folder, *arguments).wait()
+
+
+def start(worker: str, processes: int, folder: Path, *arguments: str) -> Running:
+    """Start a worker on so many processes.
 
     Args:
-        worker: a script, by its path or by its name in `workers`; its first argument is `folder`.
+        worker: a script in `workers`; its first argument is `folder`.
         processes: how many.
         folder: for what the scenarios write.
         arguments: more for the worker.
@@ -110,29 +168,27 @@ def launch(worker: str | Path, processes: int, folder: Path, *arguments: str) ->
                     start_new_session=True,
                 )
             )
-    try:
-        _wait(running)
-    finally:
-        for process in running:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return Launch(
-        results=[_read_results(folder / f"results{rank}.jsonl") for rank in range(processes)],
-        outputs=[
-            (folder / f"output{rank}.txt").read_text(errors="replace") for rank in range(processes)
-        ],
-        exit_codes=[process.returncode for process in running],
-        folder=folder,
-    )
+    return Running(running, folder)
+
+
+def folder_of(worker: str) -> Path:
+    """Where the scenarios of one worker of `together.py` write."""
+    return Path(sys.argv[1], worker)
+
+
+def begin_part(worker: str) -> None:
+    """The scenarios of this worker come next."""
+    global _part
+    _part = f"{worker}/"
+    sys.stdout.write(f"\n{_PART}{worker}\n")
 
 
 def scenario(name: str, work: Callable[[], Any]) -> None:
     """Do the work of one scenario and leave what it returns, a JSON value, for the test."""
-    sys.stdout.write(f"\n{_MARK}{name}\n")
+    sys.stdout.write(f"\n{_SCENARIO}{name}\n")
     result = work()
     with open(os.environ[_RESULTS], "a") as file:
-        file.write(json.dumps({"name": name, "result": result}) + "\n")
+        file.write(json.dumps({"name": f"{_part}{name}", "result": result}) + "\n")
 
 
 def settle_down() -> None:
@@ -152,14 +208,11 @@ def quit_now() -> None:
     os._exit(0)
 
 
-def _wait(running: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    failed = False
-    while time.monotonic() < deadline and any(process.poll() is None for process in running):
-        if not failed and any(process.poll() for process in running):
-            failed = True
-            deadline = min(deadline, time.monotonic() + _AFTER_ONE_FAILED)
-        time.sleep(0.05)
+def _sections(output: str, mark: str, name: str) -> str:
+    """What stands below the lines of this mark and name."""
+    sections = re.split(rf"(?m)^{mark}(.+)$", output)
+    found = zip(sections[1::2], sections[2::2], strict=True)
+    return "".join(text for title, text in found if title == name)
 
 
 def _read_results(path: Path) -> dict[str, Any]:

@@ -203,9 +203,9 @@ def meet(trainer: Any) -> None:
         RuntimeError: if one has none.
     """
     store = _distributed_store()
-    processes = trainer.accelerator.num_processes
-    if store is not None and processes > 1:
-        processes.meet(store, processes, trainer.accelerator.process_index, processes.TIMEOUT)
+    count = trainer.accelerator.num_processes
+    if store is not None and count > 1:
+        processes.meet(store, count, trainer.accelerator.process_index, processes.TIMEOUT)
 
 
 def _distributed_store() -> Any | None:

@@ -1,19 +1,18 @@
-"""What `test_layouts.py` wants to know of two and of four processes."""
+"""For `processes/test_layouts.py`: the same trainings on two and on four processes."""
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
-from support import canned, courses, fault_places, tiny
-from support.distributed import quit_now, scenario, settle_down
-from support.injecting import Fault, functions, raises
+from support import canned, tiny
+from support.distributed import folder_of, scenario
+from support.faults import courses, places
+from support.faults.injecting import Fault, functions, raises
 
 from truncation_guard import TruncationGuardCallback
 from truncation_guard.record import FILE_NAME
 
-FOLDER = Path(sys.argv[1])
+FOLDER = folder_of("layouts")
 LAST = canned.PROCESSES - 1
 
 
@@ -65,12 +64,11 @@ def uneven() -> dict[str, Any]:
     return {"rows": seen, "record": [line for line in record if line["kind"] == "batch"]}
 
 
-if __name__ == "__main__":
-    settle_down()
+def scenarios() -> None:
+    """On any number of processes."""
     scenario("everything", lambda: train("everything"))
     scenario("one-sided", lambda: train("one-sided", batches=courses.ONE_SIDED))
-    for stage in fault_places.STAGES[:2]:
+    for stage in places.STAGES[:2]:
         name = f"guard.stages.BatchGuard.{stage}"
         scenario(f"{stage} fails", lambda name=name: fault_on_the_last(name, 1))
     scenario("uneven", uneven)
-    quit_now()

@@ -1,20 +1,23 @@
-"""What `test_sharded.py` wants to know of two processes that share one model."""
+"""For `processes/test_sharded.py`: trainings of a model that two processes share."""
 
 import os
-import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from accelerate.state import AcceleratorState, DistributedType, PartialState
 from support import canned, tiny
-from support.distributed import quit_now, scenario, settle_down
+from support.distributed import folder_of, scenario
 from torch.distributed.tensor import DTensor
 
 from truncation_guard import TruncationGuardCallback
 from truncation_guard.trainer.limit import get_limit
 
-FOLDER, STRATEGY = Path(sys.argv[1]), sys.argv[2]
+FOLDER = folder_of("sharded")
+STRATEGY = "fsdp"
+"""Or `zero2` or `zero3`, in processes of their own: what DeepSpeed needs is not undone."""
 FSDP = {
     "ACCELERATE_USE_FSDP": "true",
     "FSDP_VERSION": "2",
@@ -25,20 +28,22 @@ FSDP = {
 }
 DEEPSPEED = {
     "ACCELERATE_USE_DEEPSPEED": "true",
-    "ACCELERATE_DEEPSPEED_ZERO_STAGE": STRATEGY[-1],
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "DS_ACCELERATOR": "cpu",
 }
-USE_CPU = STRATEGY == "fsdp"
-"""Of the trainer's settings: accelerate turns DeepSpeed off with it."""
 
 
-def share_on_cpus() -> None:
+def use_cpu() -> bool:
+    """For the trainer's settings: accelerate turns DeepSpeed off with it."""
+    return STRATEGY == "fsdp"
+
+
+@contextmanager
+def fsdp_on_cpus() -> Iterator[None]:
     """What `accelerate launch` sets; and accelerate (1.15) shares models on accelerators only.
 
-    Torch's `fully_shard` and DeepSpeed do so on CPUs as well.
+    Torch's `fully_shard` does so on CPUs as well.
     """
-    os.environ.update(FSDP if STRATEGY == "fsdp" else DEEPSPEED)
     initialize = AcceleratorState.__init__
 
     def initialized(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
@@ -48,13 +53,23 @@ def share_on_cpus() -> None:
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
             self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
 
-    if STRATEGY == "fsdp":
-        AcceleratorState.__init__ = initialized  # type: ignore[method-assign]
-    else:
-        PartialState._prepare_backend = lambda *args: (  # type: ignore[method-assign]
-            "gloo",
-            DistributedType.MULTI_GPU,
-        )
+    with (
+        patch.dict(os.environ, FSDP),
+        patch.object(AcceleratorState, "__init__", initialized),
+    ):
+        yield
+
+
+def run_deepspeed(stage: str) -> None:
+    """The scenarios with DeepSpeed, which can share on CPUs what accelerate calls GPUs."""
+    global STRATEGY
+    STRATEGY = f"zero{stage}"
+    os.environ.update(DEEPSPEED | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": stage})
+    PartialState._prepare_backend = lambda *args: (  # type: ignore[method-assign]
+        "gloo",
+        DistributedType.MULTI_GPU,
+    )
+    run()
 
 
 def is_shared(made: Any) -> bool:
@@ -78,7 +93,7 @@ def weights(made: Any) -> list[float]:
 def mode(name: str) -> dict[str, Any]:
     """One step along the gradient."""
     guard = TruncationGuardCallback(mode=name, **canned.MODE_SETTINGS)
-    settings: dict[str, Any] = {"optim": "sgd", "max_grad_norm": 0.0, "use_cpu": USE_CPU}
+    settings: dict[str, Any] = {"optim": "sgd", "max_grad_norm": 0.0, "use_cpu": use_cpu()}
     made = canned.trainer(FOLDER / name, canned.TWELVE_IN_FOURS, guard, **settings)
     return canned.train(made) | {"weights": weights(made), "shared": is_shared(made)}
 
@@ -87,7 +102,7 @@ def generating(guarded: bool) -> dict[str, Any]:
     """Rollouts of the sharded model itself."""
     guards = [TruncationGuardCallback(mode="observe")] if guarded else []
     made = tiny.trainer(
-        tiny.config(FOLDER / f"generating {guarded}", max_steps=3, use_cpu=USE_CPU),
+        tiny.config(FOLDER / f"generating {guarded}", max_steps=3, use_cpu=use_cpu()),
         tiny.scripted([1.0, 0.0]),
         guards,
     )
@@ -105,7 +120,7 @@ def raising() -> dict[str, Any]:
     folder = FOLDER / "raising"
     batch = canned.Batch([[5] * 8] * 64, [1.0, 0.0] * 32, 4)
     settings: dict[str, Any] = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
-    settings["use_cpu"] = USE_CPU
+    settings["use_cpu"] = use_cpu()
 
     def train(**kwargs: Any) -> list[int | None]:
         guard = TruncationGuardCallback(window=64, raise_limit_to=16)
@@ -124,11 +139,16 @@ def raising() -> dict[str, Any]:
     return {"limits": train(), "resumed": train(resume_from_checkpoint=checkpoint)}
 
 
-share_on_cpus()
-settle_down()
-for each in canned.MODES:
-    scenario(f"mode {each}", lambda each=each: mode(each))  # type: ignore[misc]
-scenario("generating without", lambda: generating(False))
-scenario("generating with", lambda: generating(True))
-scenario("raising", raising)
-quit_now()
+def run() -> None:
+    """All of them."""
+    for each in canned.MODES:
+        scenario(f"mode {each}", lambda each=each: mode(each))  # type: ignore[misc]
+    scenario("generating without", lambda: generating(False))
+    scenario("generating with", lambda: generating(True))
+    scenario("raising", raising)
+
+
+def scenarios() -> None:
+    """With FSDP."""
+    with fsdp_on_cpus():
+        run()

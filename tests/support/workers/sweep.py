@@ -17,7 +17,7 @@ if ALONE:
         del os.environ[variable]
 
 from support.distributed import quit_now, scenario, settle_down  # noqa: E402
-from support.sweep import COURSES, KINDS, Sweep  # noqa: E402
+from support.faults.sweep import COURSES, KINDS, Sweep  # noqa: E402
 
 JOBS = (("raises",), ("returns None", "returns another")) if ALONE else (("raises", "in turn"),)
 """The kinds of faults, by process where each is by itself."""

@@ -6,12 +6,12 @@ Twelve completions make a generation batch, six on each process; groups of four 
 from __future__ import annotations
 
 import pytest
-from support.distributed import Launch, launch
+from support.distributed import Launch
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch("profiling.py", 2, tmp_path_factory.mktemp("profiling"))
+def two(two_processes: Launch) -> Launch:
+    return two_processes.part("profile_rollouts")
 
 
 @pytest.mark.parametrize(

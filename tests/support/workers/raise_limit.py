@@ -1,18 +1,18 @@
-"""What `test_raise_limit.py` wants to know of two processes: the limit of each rollout."""
+"""For `processes/test_raise_limit.py`: the limit of each rollout."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 from support import tiny
-from support.distributed import COLLECTIVE_TIMEOUT, quit_now, scenario, settle_down
+from support.distributed import COLLECTIVE_TIMEOUT, folder_of, scenario
 
 from truncation_guard import TruncationGuardCallback
 from truncation_guard.preflight import raise_limit_to
 from truncation_guard.trainer.limit import get_limit
 
-FOLDER = Path(sys.argv[1])
+FOLDER = folder_of("raise_limit")
 
 
 def raising(differs: bool = False) -> dict[str, Any]:
@@ -26,11 +26,10 @@ def raising(differs: bool = False) -> dict[str, Any]:
         ddp_timeout=COLLECTIVE_TIMEOUT,
     )
     made = tiny.trainer(args, tiny.scripted([1.0, 0.0]), [guard])
+    told = made.accelerator.process_index
     if differs:
-        told = made.accelerator.process_index
         made.model.config.max_position_embeddings = (64, 60)[told]
-        raise_limit_to.find_longest_prompt = lambda *args: (20, 1)[told]
-    needed = 40 - 20 * made.accelerator.process_index
+    needed = 40 - 20 * told
     limits: list[int | None] = []
 
     def generate(prompt_ids: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
@@ -39,11 +38,13 @@ def raising(differs: bool = False) -> dict[str, Any]:
         return [row[: limits[-1]] for _ in prompt_ids], None
 
     made._generate_single_turn = generate
-    made.train()
+    longest = patch.object(raise_limit_to, "find_longest_prompt", lambda *args: (20, 1)[told])
+    with longest if differs else nullcontext():
+        made.train()
     return {"limits": limits}
 
 
-settle_down()
-scenario("raising", raising)
-scenario("differing", lambda: raising(differs=True))
-quit_now()
+def scenarios() -> None:
+    """On two processes."""
+    scenario("raising", raising)
+    scenario("differing", lambda: raising(differs=True))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from support import canned
-from support.injecting import Fault, hangs, raises
+from support.faults.injecting import Fault, hangs, raises
 
 from truncation_guard import TruncationGuardCallback, callback, record
 from truncation_guard.batch import groups
@@ -121,9 +121,30 @@ NONSENSE: dict[str, dict[str, Callable[[Any], Any]]] = {
 }
 
 
-def scenario(name: str, ranks: tuple[int, ...]) -> str:
-    """The name of the scenario with one fault."""
+def one_fault(name: str, ranks: tuple[int, ...]) -> str:
+    """The name of the scenario."""
     return f"{name} on {' and '.join(map(str, ranks))}"
+
+
+def two_faults(first: str, when: str, second: str) -> str:
+    """The name of the scenario."""
+    return f"{first} on 0, {when}{second} on 1"
+
+
+SOME = {
+    "no guard",
+    "no fault",
+    *(one_fault(name, (1,)) for name in STAGES),
+    one_fault("describe", (0, 1)),
+    "exclude: guard_rewards on 1",
+    "describe in the first batch",
+    two_faults("describe", "", "report"),
+    two_faults("take", "later ", "changes"),
+    *EVENTS,
+    "evaluation alone",
+    "changes returns another shape",
+}
+"""Names of the scenarios that run by default."""
 
 
 def fault(

@@ -1,4 +1,4 @@
-"""Real trainings on two and three processes of torch.distributed: what comes out is what one gives.
+"""Real trainings on two and three processes of torch.distributed give what one process gives.
 
 The figures of case 5 are those of `cases.md`, the gradients those of `oracle.py`; what a mode does
 to the advantages is compared with a training on one process, which other tests look at.
@@ -22,13 +22,14 @@ A = 0.5 / (math.sqrt(0.5) + 1e-4)
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch("processes.py", 2, tmp_path_factory.mktemp("two"))
+def two(two_processes: Launch) -> Launch:
+    return two_processes.part("training")
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch("processes.py", 3, tmp_path_factory.mktemp("three"))
+    started = launch("together.py", 3, tmp_path_factory.mktemp("three"), "training")
+    return started.part("training")
 
 
 def metrics(**figures: float) -> dict[str, Any]:
@@ -90,6 +91,7 @@ class TestAnyLayoutGivesWhatOneProcessGives:
     def test_two_processes(self, two: Launch, tmp_path: Any, mode: str) -> None:
         self.check(two.of(f"mode {mode}"), canned.TWELVE_IN_FOURS, tmp_path, mode)
 
+    @pytest.mark.slow
     def test_three_processes(self, three: Launch, tmp_path: Any, mode: str) -> None:
         self.check(three.of(f"mode {mode}"), canned.TWELVE_IN_SIXES, tmp_path, mode)
 
@@ -188,6 +190,7 @@ class TestEvaluation:
         assert "Add it on every process" in line
         assert "switched off" in line
 
+    @pytest.mark.slow
     def test_with_a_guard_on_one_process_does_not_harm_a_later_training(
         self, three: Launch
     ) -> None:

@@ -16,9 +16,13 @@ from truncation_guard import TruncationGuardCallback
 
 @pytest.fixture(scope="module", params=["fsdp", "zero2", "zero3"])
 def sharded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    if request.param != "fsdp":
-        pytest.importorskip("deepspeed")
-    return launch("sharded.py", 2, tmp_path_factory.mktemp(request.param), request.param)
+    if request.param == "fsdp":
+        two: Launch = request.getfixturevalue("two_processes")
+        return two.part("sharded")
+    pytest.importorskip("deepspeed")
+    return launch("together.py", 2, tmp_path_factory.mktemp("zero"), request.param).part(
+        request.param
+    )
 
 
 @pytest.mark.parametrize("mode", canned.MODES)

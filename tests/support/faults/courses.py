@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from datasets import Dataset
 from support import canned, tiny
-from support.injecting import Call, Fault, watched
+from support.faults.injecting import Call, Fault, watched
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.rewards import get_soft_overlong_punishment
 
 from truncation_guard import TruncationGuardCallback
+from truncation_guard.trainer.settings import _end_of_turn_tokens
 
 BATCHES = 4
 FAULTY_BATCH = 1
@@ -231,7 +232,7 @@ def run(
         return [list(row if batches else row[: _live_limit(made)]) for row in mine], None
 
     made._generate_single_turn = generate
-    settings._end_of_turn_tokens.cache_clear()  # else the first training alone calls it
+    _end_of_turn_tokens.cache_clear()  # else the first training alone calls it
     with ExitStack() as stack:
         stack.enter_context(_logged(log))
         for fault in faults:

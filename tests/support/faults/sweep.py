@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support import canned, courses
-from support.courses import FAULTY_BATCH, Measured, Outcome, OwnLoss
-from support.injecting import CONTAINS, Call, Fault, functions, hangs, raises
+from support import canned
+from support.faults import courses
+from support.faults.courses import FAULTY_BATCH, Measured, Outcome, OwnLoss
+from support.faults.injecting import CONTAINS, Call, Fault, functions, hangs, raises
 
 COURSES: dict[str, dict[str, Any]] = {
     "plain": {},

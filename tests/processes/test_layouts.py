@@ -8,21 +8,30 @@ from typing import Any
 
 import pytest
 import torch
-from support import courses, tiny
+from support import tiny
 from support.distributed import Launch, launch
+from support.faults import courses
 
 from truncation_guard.record import FILE_NAME, read_record
 
-WORKER = "layouts.py"
 COURSES: dict[str, dict[str, Any]] = {
     "everything": {},
     "one-sided": {"batches": courses.ONE_SIDED},
 }
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["two", "four"])
-def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch(WORKER, request.param, tmp_path_factory.mktemp("layouts"))
+@pytest.fixture(scope="module")
+def four_processes(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    return launch("together.py", 4, tmp_path_factory.mktemp("four"), "layouts")
+
+
+@pytest.fixture(
+    scope="module",
+    params=["two_processes", pytest.param("four_processes", marks=pytest.mark.slow)],
+    ids=["two", "four"],
+)
+def started(request: pytest.FixtureRequest) -> Launch:
+    return request.getfixturevalue(request.param).part("layouts")
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,19 @@
-"""What `test_processes.py` wants to know of two processes: trainings, one after the other."""
+"""For `processes/test_training.py`: trainings on two processes, and on three."""
 
 import json
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 from support import canned, tiny
-from support.distributed import quit_now, scenario, settle_down
+from support.distributed import folder_of, scenario
 from transformers import TrainerCallback
 
 from truncation_guard import TruncationGuardCallback
 from truncation_guard.record import FILE_NAME
 from truncation_guard.trainer import processes
 
-FOLDER = Path(sys.argv[1])
+FOLDER = folder_of("training")
 
 
 def case_5() -> Any:
@@ -210,7 +208,6 @@ def three() -> None:
     scenario("training after it", lambda: mode("downweight", canned.TWELVE_IN_SIXES))
 
 
-if __name__ == "__main__":
-    settle_down()
+def scenarios() -> None:
+    """After these the process group is of no use."""
     two() if canned.PROCESSES == 2 else three()
-    quit_now()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from integration import test_real_model
+from support.smollm2 import questions
 from trl import GRPOConfig, GRPOTrainer
 
 from truncation_guard.profiling.finished_run import profile_completions
@@ -16,7 +16,6 @@ from truncation_guard.profiling.rollouts.profile_rollouts import profile_rollout
 pytestmark = pytest.mark.real_model
 
 LIMIT = 96
-model_and_tokenizer = test_real_model.model_and_tokenizer
 
 
 def test_rollouts_and_a_table_of_their_token_counts_agree(
@@ -38,7 +37,7 @@ def test_rollouts_and_a_table_of_their_token_counts_agree(
         model=model,
         reward_funcs=lambda completions, **kwargs: [0.0] * len(completions),
         args=args,
-        train_dataset=test_real_model.questions(8),
+        train_dataset=questions(8),
         processing_class=tokenizer,
     )
     batches: list[list[list[int]]] = []
