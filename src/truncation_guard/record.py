@@ -196,11 +196,17 @@ def _resume(runs: list[RecordedRun], start: dict[str, Any]) -> None:
     }
 
 
+def _binned(lengths: LengthHistogram, width: int) -> LengthHistogram:
+    """The lengths rounded up to a multiple of `width`."""
+    return lengths.regrouped(lambda n: -(n // -width) * width)
+
+
 def _lengths(counts: BatchCounts) -> dict[str, Any]:
-    width = 1
-    while len({-(n // -width) for n in counts.lengths.tokens}) > _MOST_BINS:
+    width, binned = 1, counts.lengths
+    while len(binned.tokens) > _MOST_BINS:
         width *= 2
-    ended, cut = counts.lengths.regrouped(lambda n: -(n // -width) * width).to_pairs()
+        binned = _binned(binned, width)
+    ended, cut = binned.to_pairs()
     sample = CensoredLengths(counts.lengths)
     return {
         "quantiles": {f"p{round(100 * q)}": sample.quantile(q) for q in _QUANTILES},

@@ -94,7 +94,8 @@ class LengthHistogram:
     @property
     def tokens(self) -> set[int]:
         """Every length that occurs, in tokens."""
-        return {*self.finished_at, *self.truncated_at}
+        parts = (self.finished_at, self.truncated_at)
+        return {n for part in parts for n, count in part.items() if count}
 
     @property
     def longest(self) -> int:

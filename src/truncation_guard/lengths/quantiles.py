@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from truncation_guard.checks import check_share, is_integer, whole_numbers
+from truncation_guard.checks import check_share, is_integer
 from truncation_guard.lengths.histogram import LengthHistogram
 
 _ROUNDING = 1e-9
@@ -22,22 +22,20 @@ class CensoredLengths:
 
     Args:
         lengths: of at least one completion.
-
-    Raises:
-        ValueError: without a completion, or for negative lengths.
     """
 
     def __init__(self, lengths: LengthHistogram) -> None:
         finished, truncated = lengths.finished_at, lengths.truncated_at
-        present = (n for n in lengths.tokens if finished.get(n) or truncated.get(n))
-        self._tokens = whole_numbers(sorted(present))
-        ordered = self._tokens.tolist()
-        self._finished = np.array([finished.get(n, 0) for n in ordered], dtype=np.int64)
-        self._truncated = np.array([truncated.get(n, 0) for n in ordered], dtype=np.int64)
+        tokens = sorted(lengths.tokens)
+        self._tokens = np.array(tokens, dtype=np.int64)
+        self._finished = np.array([finished.get(n, 0) for n in tokens], dtype=np.int64)
+        self._truncated = np.array([truncated.get(n, 0) for n in tokens], dtype=np.int64)
+        cuts = np.flatnonzero(self._truncated)
+        self._first_cut = int(cuts[0]) if len(cuts) else len(tokens)
 
     def __len__(self) -> int:
         """Number of completions."""
-        return int(self._finished.sum()) + self.truncated
+        return int(self._finished_by[-1]) + self.truncated
 
     @property
     def truncated(self) -> int:
@@ -78,9 +76,8 @@ class CensoredLengths:
         """
         check_share("q", q)
         # Up to the first cut the nearest rank is the Kaplan-Meier quantile, and exact.
-        rank = _rank(len(self), q)
-        at = int(np.searchsorted(np.cumsum(self._finished), rank))
-        if at < len(self._tokens) and not self._truncated[:at].any():
+        at = int(np.searchsorted(self._finished_by, _rank(len(self), q)))
+        if at < len(self._tokens) and at <= self._first_cut:
             return int(self._tokens[at])
         reached = np.flatnonzero(self._survival <= 1 - q + _ROUNDING)
         return int(self._tokens[reached[0]]) if len(reached) else None
@@ -149,13 +146,17 @@ class CensoredLengths:
         return limit <= self.longest or not self._truncated[-1]
 
     @cached_property
+    def _finished_by(self) -> NDArray[np.int64]:
+        """The completions that finished at each of the lengths or below."""
+        return np.cumsum(self._finished)
+
+    @cached_property
     def _survival(self) -> NDArray[np.float64]:
         """The share of completions that are longer than each of the lengths."""
-        finished = np.flatnonzero(self._finished)
         # With every cut at or above the longest finished length, a share is a count. So it is in
         # most trainings, and they need not wait for the import of scipy.
-        if not len(finished) or not self._truncated[: finished[-1]].any():
-            return 1 - np.cumsum(self._finished) / len(self)
+        if not self._finished[self._first_cut + 1 :].any():
+            return 1 - self._finished_by / len(self)
         from scipy.stats import CensoredData, ecdf
 
         rows = CensoredData(

@@ -74,6 +74,7 @@ class LengthSample(CensoredLengths):
         Raises:
             ValueError: without a completion, or for negative lengths.
         """
+        whole_numbers(sorted(lengths.tokens))
         sample = cls.__new__(cls)
         CensoredLengths.__init__(sample, lengths)
         return sample
