@@ -12,7 +12,7 @@ from statistics import fmean, pvariance
 
 from truncation_guard.diagnosis.limit_history import LastLimit, find_limit, last_phase
 from truncation_guard.diagnosis.run import Figure, LogEntry, RunTrace
-from truncation_guard.diagnosis.truncated_share import below_share, cut_share
+from truncation_guard.diagnosis.truncated_share import below_share, truncated_share
 
 PARTS = 5
 NOTABLE = 0.05
@@ -106,7 +106,9 @@ def measure(trace: RunTrace) -> Measures:
     """The figures of a run."""
     limit = find_limit(trace)
     training, evaluation = trace.training, trace.evaluation
-    cuts = {id(entry): cut_share(entry, trace.with_tools) for entry in (*training, *evaluation)}
+    cuts = {
+        id(entry): truncated_share(entry, trace.with_tools) for entry in (*training, *evaluation)
+    }
 
     def cut(entry: LogEntry) -> float | None:
         return cuts[id(entry)]

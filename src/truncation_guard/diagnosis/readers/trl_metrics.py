@@ -72,18 +72,14 @@ def to_entry(
         place = _place(name)
         if place is None:
             continue
+        figure, most = number(value), _MOST.get(place[1])
         if place[1] == "function":
-            mean = number(value)
-            functions += [] if mean is None or not place[0] else [mean]
+            functions += [] if figure is None or not place[0] else [figure]
         elif place not in found or name not in _OLDER:
-            figure, most = number(value), _MOST.get(place[1])
             is_possible = figure is None or most is None or 0 <= figure <= most
             found[place] = figure if is_possible else None
-    splits = {
-        training
-        for (training, key), value in found.items()
-        if key not in _WHEN and value is not None
-    }
+    known = (place for place, value in found.items() if value is not None)
+    splits = {training for training, key in known if key not in _WHEN}
     if not splits:
         return None
     training = True in splits
