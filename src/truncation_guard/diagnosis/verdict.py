@@ -124,7 +124,7 @@ def _cut(
 
 
 def _harm(measures: Measures) -> str:
-    """What a run that does not learn shows; empty where it shows nothing of that."""
+    """The sign that a run does not learn; empty without one."""
     if measures.learns:
         return ""
     if measures.uniform is not None and measures.uniform >= 0.5:

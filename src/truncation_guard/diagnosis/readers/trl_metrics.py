@@ -18,9 +18,9 @@ _STEPS = ("step", "global_step", "train/global_step")
 _WHEN = ("step", "epoch")
 _FUNCTION_MEAN = re.compile(r"rewards/(.+?)(?:/mean)?$")
 _PENALTY = re.compile(r"penal|punish", re.IGNORECASE)
-"""Of such a function 0 is the most that can be had, not the least."""
+"""Such a function gives 0 at most, not at least."""
 _LARGEST = 1e100
-"""Beyond it no measurement lies, and the squares of two of them are no number."""
+"""No measurement is larger, and the squares of two larger ones overflow."""
 _ONE = 1 + 1e-6
 _LONGEST = 1e15
 _MOST = {
@@ -29,7 +29,7 @@ _MOST = {
     **dict.fromkeys(("mean_length", "min_length", "max_length"), _LONGEST),
     **dict.fromkeys(("logged_limit", "step"), _LONGEST),
 }
-"""Of these nothing is below 0 or above this: shares, up to rounding, and lengths in tokens."""
+"""Upper bounds, beside 0 as the lower one: of shares, up to rounding, and of lengths."""
 _OLDER = ("completion_length",)
 """TRL's name up to 0.16; Unsloth goes on logging it beside the newer one."""
 _FIELDS = {
@@ -102,7 +102,7 @@ def to_entry(
 
 
 def number(value: Any) -> float | None:
-    """A finite number, from whatever was printed for it; None for all else, and beyond 1e100."""
+    """A finite number, in whatever form it was printed; None for all else, and beyond 1e100."""
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
