@@ -17,7 +17,7 @@ from truncation_guard.diagnosis.limit_history import (
 from truncation_guard.diagnosis.measures import measure
 from truncation_guard.diagnosis.readers.trl_metrics import to_entry
 from truncation_guard.diagnosis.run import LogEntry, RunTrace
-from truncation_guard.diagnosis.truncated_share import cut_share
+from truncation_guard.diagnosis.truncated_share import truncated_share
 
 
 def entries(limits: Sequence[int], mean: float, batches: int = 1, seed: int = 0) -> list[LogEntry]:
@@ -54,7 +54,7 @@ def test_the_lengths_tell_limits_that_cut(limits: list[int], batches: int) -> No
     training = entries(limits, mean=550, batches=batches)
     assert settled(training) == limits
     for entry in training:  # nothing else was unfinished, so the ratio is the share
-        assert cut_share(entry, False) == entry.ratio
+        assert truncated_share(entry, False) == entry.ratio
 
 
 def test_shares_of_an_earlier_limit_are_not_bounded_by_a_later_one() -> None:
@@ -67,7 +67,7 @@ def test_shares_of_an_earlier_limit_are_not_bounded_by_a_later_one() -> None:
 def test_a_limit_that_nothing_reaches_is_not_made_up() -> None:
     training = entries([256] * 10 + [2048] * 10, mean=600)
     assert settled(training) == [256] * 10 + [None] * 10
-    assert [cut_share(entry, False) for entry in training] == [1.0] * 10 + [0.0] * 10
+    assert [truncated_share(entry, False) for entry in training] == [1.0] * 10 + [0.0] * 10
     assert [(p.tokens, p.first_step, p.last_step) for p in phases(training)] == [
         (256, 1, 10),
         (None, 11, 20),
@@ -80,7 +80,9 @@ def test_a_limit_that_came_back_is_told_around_one_that_cut_nothing() -> None:
     limits = [256] * 6 + [1024] * 6 + [256] * 6
     training = entries(limits, mean=600)
     assert settled(training) == [None if limit == 1024 else limit for limit in limits]
-    assert [cut_share(entry, False) for entry in training] == [1.0] * 6 + [0.0] * 6 + [1.0] * 6
+    assert [truncated_share(entry, False) for entry in training] == [1.0] * 6 + [0.0] * 6 + [
+        1.0
+    ] * 6
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -99,7 +101,7 @@ def test_at_least_what_was_cut_is_told(seed: int) -> None:
         shares.append(sum(n > limit for n in lengths) / len(lengths))
     settled(training)
     for entry, share in zip(training, shares, strict=True):
-        told = cut_share(entry, False)
+        told = truncated_share(entry, False)
         assert told is not None
         assert told >= share - 0.006, (limits, mean, known, entry)
 
@@ -122,7 +124,7 @@ def test_the_entry_in_which_the_limit_changed_has_none() -> None:
     assert settled(training) == [256] * 5 + [None] + [512] * 5
     assert both.under is not None
     assert both.under.how == "between"
-    assert cut_share(both, False) == 1.0
+    assert truncated_share(both, False) == 1.0
 
 
 def test_evaluations_are_under_the_limit_of_their_time() -> None:
@@ -199,7 +201,7 @@ def test_before_the_guard_was_added_the_lengths_tell_the_limit() -> None:
     training = entries([256] * 6, 600) + logged(512.0, 512.0, 512.0)
     settle_logged_limits(training)
     assert settled(training) == [256] * 6 + [512] * 3
-    assert [cut_share(entry, False) for entry in training[:6]] == [1.0] * 6
+    assert [truncated_share(entry, False) for entry in training[:6]] == [1.0] * 6
 
 
 def test_the_guards_limit_of_evaluations_alone_is_known() -> None:
@@ -248,14 +250,14 @@ def test_completions_of_one_short_length(
     if length is not None:
         assert measures.cut is None
     elif share is not None:
-        assert cut_share(training[0], False) == share
+        assert truncated_share(training[0], False) == share
 
 
 def test_a_longest_length_that_comes_back_is_no_limit_where_no_stop_token_is_known() -> None:
     """Nothing ends on a known stop token, and some that are shorter count as unfinished too."""
     varied = [LogEntry(ratio=1.0, mean_length=15.0, max_length=20.0) for _ in range(9)]
     assert find_limit(RunTrace("log", "x", varied)).tokens is None
-    assert cut_share(varied[0], False) == 0.0
+    assert truncated_share(varied[0], False) == 0.0
     round_one = [
         LogEntry(ratio=1.0, mean_length=400.0, max_length=512.0 if n % 3 else 400.0 + n)
         for n in range(9)

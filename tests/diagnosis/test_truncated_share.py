@@ -10,7 +10,7 @@ from support import trl_logs
 from truncation_guard.diagnosis.limit_history import LastLimit, find_limit
 from truncation_guard.diagnosis.readers.trl_metrics import to_entry
 from truncation_guard.diagnosis.run import EntryLimit, LogEntry, RunTrace
-from truncation_guard.diagnosis.truncated_share import below_share, cut_share
+from truncation_guard.diagnosis.truncated_share import below_share, truncated_share
 
 
 def entries(*batches: list[trl_logs.Completion]) -> list[LogEntry]:
@@ -45,7 +45,7 @@ def test_the_bounds_hold(seed: int) -> None:
     found = to_entry(trl_logs.window_figures(batches))
     assert found is not None
     found[1].under = recorded(limit)
-    at_most, at_least = cut_share(found[1], False), below_share(found[1], False)
+    at_most, at_least = truncated_share(found[1], False), below_share(found[1], False)
     assert at_most is not None
     assert at_least is not None
     assert cut <= at_most + 0.005
@@ -55,13 +55,13 @@ def test_the_bounds_hold(seed: int) -> None:
 def test_the_guards_own_shares_are_taken_as_they_are() -> None:
     entry = LogEntry(truncated=0.25, stopped=0.1, ratio=0.9, mean_length=3.0, max_length=4.0)
     entry.under = recorded(8)
-    assert cut_share(entry, False) == 0.25
+    assert truncated_share(entry, False) == 0.25
     assert below_share(entry, False) == 0.1
 
 
 def test_with_tools_the_lengths_bound_nothing() -> None:
     entry = LogEntry(ratio=0.4, mean_length=3.0, max_length=8.0, under=recorded(8))
-    assert cut_share(entry, True) == 0.4
+    assert truncated_share(entry, True) == 0.4
     assert below_share(entry, True) == 0.0
 
 
@@ -71,44 +71,44 @@ def test_with_tools_the_lengths_bound_nothing() -> None:
 )
 def test_many_unfinished_far_below_the_limit_are_not_cut_by_it(longest: float, cut: float) -> None:
     entry = LogEntry(ratio=0.6, mean_length=70.0, max_length=longest, under=recorded(100))
-    assert cut_share(entry, False) == cut
+    assert truncated_share(entry, False) == cut
 
 
 def test_without_a_limit_that_comes_back_many_unfinished_are_not_cut() -> None:
     under = EntryLimit(None, "open", least=90.0)
     entry = LogEntry(ratio=1.0, mean_length=70.0, max_length=80.0, under=under)
-    assert cut_share(entry, False) == 0.0
+    assert truncated_share(entry, False) == 0.0
     assert below_share(entry, False) == 1.0
 
 
 def test_a_single_entry_without_a_limit_is_bounded_by_its_longest() -> None:
     entry = LogEntry(ratio=1.0, mean_length=41.0, max_length=81.0)
     assert find_limit(trace(entry)) == LastLimit(None, False, 81.0, 0, 1)
-    assert cut_share(entry, False) == 0.5
+    assert truncated_share(entry, False) == 0.5
 
 
 def test_a_ratio_without_lengths_is_taken_as_it_is() -> None:
     entry = LogEntry(ratio=0.3)
     find_limit(trace(entry))
-    assert cut_share(entry, False) == 0.3
+    assert truncated_share(entry, False) == 0.3
     one_token = LogEntry(ratio=0.3, mean_length=1.0, max_length=1.0)
     find_limit(trace(one_token))
-    assert cut_share(one_token, False) == 0.3
+    assert truncated_share(one_token, False) == 0.3
 
 
 def test_of_mean_lengths_alone_a_pile_up_tells() -> None:
     means = [LogEntry(mean_length=mean) for mean in (100.0, 100.0, 50.5)]
     limit = find_limit(trace(*means))
     assert limit == LastLimit(100, True, 100.0, 2, 3)
-    assert [cut_share(w, False) for w in means] == [1.0, 1.0, 0.5]
+    assert [truncated_share(w, False) for w in means] == [1.0, 1.0, 0.5]
     assert below_share(means[0], False) is None
 
 
 def test_mean_lengths_below_a_recorded_limit_tell_nothing() -> None:
     entry = LogEntry(mean_length=60.0)
     find_limit(trace(entry, limit=100))
-    assert cut_share(entry, False) is None
-    assert cut_share(LogEntry(under=recorded(100)), False) is None
+    assert truncated_share(entry, False) is None
+    assert truncated_share(LogEntry(under=recorded(100)), False) is None
 
 
 def test_a_recorded_limit_is_not_assumed() -> None:
@@ -165,5 +165,5 @@ def test_evaluations_hint_at_the_limit_too() -> None:
 
 def test_empty_completions_make_no_share_below_none() -> None:
     entry = LogEntry(ratio=0.6, mean_length=0.0, max_length=100.0, under=recorded(100))
-    assert (cut_share(entry, False), below_share(entry, False)) == (0.0, 0.6)
-    assert cut_share(LogEntry(mean_length=0.0, under=recorded(100)), False) == 0.0
+    assert (truncated_share(entry, False), below_share(entry, False)) == (0.0, 0.6)
+    assert truncated_share(LogEntry(mean_length=0.0, under=recorded(100)), False) == 0.0

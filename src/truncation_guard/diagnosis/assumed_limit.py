@@ -17,7 +17,7 @@ reason."""
 _LEAST_SURE = 64
 """Tokens. Completions that all have one length below may as well be short answers."""
 _ROUND = (64, 50)
-"""What people take a multiple of for a limit."""
+"""A limit is often a multiple of these."""
 LEAST_RUN = 3
 """Entries after each other whose longest length is the same, for a limit that is not the last."""
 
@@ -64,7 +64,7 @@ def doubtful_lengths(entries: Sequence[LogEntry]) -> set[float]:
 
 
 def _fill(entries: Sequence[LogEntry], before: int | None, after: int | None) -> None:
-    """Entries beside a limit, of which the lengths alone do not tell where they belong."""
+    """Entries beside a limit, which their lengths alone do not place."""
     limits = [limit for limit in (before, after) if limit is not None]
     for entry in entries if limits else ():
         longest = entry.longest or 0.0

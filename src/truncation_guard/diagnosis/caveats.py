@@ -1,6 +1,6 @@
-"""Caveats: what is easily taken for a short limit, and what the figures rest on.
+"""Caveats: causes easily taken for a short limit, and doubts about the figures.
 
-Unlike the checklist, they say nothing where there is nothing to say.
+Unlike the checklist, a caveat is given only where it applies.
 """
 
 from dataclasses import asdict
@@ -12,13 +12,13 @@ from truncation_guard.diagnosis.run import NEARLY_ALL, RunTrace
 from truncation_guard.diagnosis.wording.by_code import word
 
 _SHORT = 0.2
-"""Even log-normal lengths with a sigma of 2, a quarter of which is cut, do not have those that
-ended at a mean of less than this share of the limit."""
+"""Share of the limit. Even of log-normal lengths with a sigma of 2, a quarter of them truncated,
+the terminated ones have a longer mean."""
 _RISE = 0.05 - 1e-9
 
 
 def find_caveats(trace: RunTrace, measures: Measures) -> list[Finding]:
-    """Those that apply."""
+    """The caveats that apply."""
     return [found for check in _CHECKS if (found := check(trace, measures)) is not None]
 
 
@@ -33,7 +33,7 @@ def _stop_tokens(trace: RunTrace, measures: Measures) -> Finding | None:
 
 
 def _two_lengths(trace: RunTrace, measures: Measures) -> Finding | None:
-    """All that ends does so long before the limit: stop tokens fire, and many run on."""
+    """The terminated ones end long before the limit: stop tokens fire, and many run on."""
     cut, limit, ended = measures.cut, measures.limit.tokens, measures.ended_length
     if cut is None or cut.last <= MUCH or limit is None or (measures.elsewhere or 0) > MUCH:
         return None

@@ -1,6 +1,6 @@
-"""The checklist: the questions that every run is asked, and what its figures answer.
+"""The checklist: questions about every run, answered from its figures.
 
-A question that the figures cannot answer gets an answer that says so. `wording` has the texts.
+Where the figures do not tell, the answer is `unknown`. `wording` has the texts.
 """
 
 from truncation_guard.diagnosis.caveats import find_caveats
@@ -14,7 +14,7 @@ from truncation_guard.lengths.sample import LengthSample
 _COVERAGE = 0.95
 _ACTING = ("downweight", "exclude", "penalize")
 _NOT_OF_TRUNCATION = ("config", "limit-ignored", "loss-scale", "measured-only")
-"""WARN codes about the set-up, which say nothing about completions that were cut."""
+"""WARN codes about the set-up, not about truncated completions."""
 
 
 def find_all(trace: RunTrace, measures: Measures) -> tuple[Finding, ...]:
@@ -70,7 +70,7 @@ def _from_sample(sample: LengthSample, limit: int | None) -> Finding:
     advice = sample.recommend(_COVERAGE)
     return word(
         "limit-needed",
-        # What is observed lies within what the limit let through.
+        # An observed quantile lies within the limit.
         "fine" if advice.basis == "observed" else "warning",
         limit=limit,
         recommended=advice.max_completion_length,
@@ -159,7 +159,7 @@ def _reward(trace: RunTrace, measures: Measures) -> Finding:
 
 
 def _may_be_solved(measures: Measures) -> bool:
-    """Whether hardly any rewards differ, at a height that may be the most that can be had."""
+    """Whether hardly any rewards differ, and they may be the highest there are."""
     hardly_cut = measures.cut is None or measures.cut.last <= NOTABLE
     return measures.top == "unknown" and measures.reward_change != "falls" and hardly_cut
 

@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
-    """What a run left behind says about truncation: `str`, rich and notebooks show a table."""
+    """Whether truncation held a run back. `print`, rich and notebooks show it as a table."""
 
     verdict: RunVerdict
     findings: tuple[Finding, ...]
-    """The checklist, and what else was found."""
+    """The answers to the checklist, then the caveats."""
     trace: RunTrace
-    """The run, as far as it is known."""
+    """The run that was read."""
     measures: Measures
-    """The figures that the findings are from."""
+    """The figures that the findings rest on."""
 
     @property
     def healthy(self) -> bool:
-        """Whether truncation is not what holds it back, and there is nothing else to look into.
+        """Whether truncation did not hold the run back, and no finding is a problem or a warning.
 
-        A single answer that is unknown does not count against a run; one that does not tell
-        whether completions were cut off is not healthy.
+        An unknown answer does not count against a run, unless it is whether completions were
+        truncated.
         """
         return self.verdict.answer == "is not" and not any(f.is_bad for f in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values, but for the run itself."""
+        """All but the run itself, as JSON values."""
         return {
             "path": self.trace.path,
             "source": self.trace.source,
@@ -54,7 +54,7 @@ class Diagnosis:
         }
 
     def plot(self, path: str | Path) -> None:
-        """Draw truncated share, lengths and reward over the steps into a PNG file.
+        """Draw the truncated share, lengths and reward over the steps into a PNG file.
 
         Raises:
             ImportError: without matplotlib, which the extra `plot` installs.
@@ -64,7 +64,7 @@ class Diagnosis:
         plot_run(self.trace, self.measures, self.verdict, path)
 
     def __repr__(self) -> str:
-        """The verdict, and the codes to look into."""
+        """The verdict, and the codes of problems and warnings."""
         codes = [finding.code for finding in self.findings if finding.is_bad]
         return f"Diagnosis(answer={self.verdict.answer!r}, source={self.trace.source!r}, {codes=})"
 
@@ -77,37 +77,37 @@ class Diagnosis:
         return report.render(self.verdict, self.findings, self.trace)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What a notebook shows: the text, and HTML by rich."""
+        """The notebook view: the text, and rich's HTML."""
         from rich.jupyter import JupyterMixin
 
         return JupyterMixin._repr_mimebundle_(self.__rich__(), (), ()) | {"text/plain": str(self)}
 
 
 def diagnose(path: str | Path) -> Diagnosis:
-    """Why a run did not learn, as far as truncation goes, from what it left behind.
+    """Tell from the files of a finished run whether truncation held it back.
 
-    Read is, in this order of trust:
+    The first of these that a folder has is read:
 
     1. `truncation_guard.jsonl`, the guard's record: exact counts and lengths of every batch. Of
-       several trainings the last one counts, what was done again after a resume counts once.
-       A state that goes on where the record ends, or that a later run wrote, goes before it.
-    2. `trainer_state.json`, of the checkpoint that got furthest. TRL's `completions/*` are means
-       over the generation batches of a log window. What they hide is put right where that is exact
-       (a `mean_terminated_length` of 0 for "none"), and otherwise left open.
-    3. A training log, with the lines that `Trainer` prints.
-    4. `completions/*.parquet`: rewards and advantages alone, for text is not tokens.
+       several trainings the last one counts, and steps repeated after a resume count once. A state
+       that goes on where the record ends, or that a later run wrote, goes before it.
+    2. `trainer_state.json` of the furthest checkpoint. TRL's `completions/*` are means over the
+       generation batches of a log entry. They are corrected where that is exact (a
+       `mean_terminated_length` of 0 for "none"), and otherwise left open.
+    3. The newest training log, with the lines that `Trainer` prints.
+    4. `completions/*.parquet`: rewards and advantages alone, since text is not tokens.
 
     Args:
         path: an output folder, a `truncation_guard.jsonl`, a `trainer_state.json`, a log, or a
-            completions table. Of a run of GRPOTrainer or RLOOTrainer.
+            completions table, of a run of GRPOTrainer or RLOOTrainer.
 
     Returns:
         The verdict and the findings. `print` it, or see `to_dict` and `plot`.
 
     Raises:
-        FileNotFoundError: where there is no such file or folder, or nothing to read in it.
-        OSError: for what cannot be opened.
-        ValueError: for what cannot be read, or tells nothing about rollouts.
+        FileNotFoundError: if the path does not exist, or a folder has nothing to read.
+        OSError: if a file cannot be opened.
+        ValueError: if a file cannot be read, or has nothing about rollouts.
     """
     trace = read_run(Path(path))
     if trace.with_tools and not trace.guarded:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Severity = Literal["problem", "warning", "fine", "unknown"]
-"""`problem` and `warning` are to be looked into; `unknown`: what is there cannot tell."""
+"""`problem` and `warning` are to be looked into; `unknown`: the run does not tell."""
 
 Evidence = dict[str, Any]
 
@@ -16,11 +16,11 @@ class Finding:
     code: str
     severity: Severity
     fact: str
-    """What was found, in words."""
+    """The answer, in words."""
     evidence: Evidence
     """The figures behind it, as JSON values; shares in [0, 1], lengths in tokens."""
     remedy: str
-    """What to do; empty where there is nothing to do."""
+    """What to do; empty for nothing."""
 
     @property
     def is_bad(self) -> bool:

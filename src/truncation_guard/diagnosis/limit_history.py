@@ -18,9 +18,9 @@ class Phase:
     """Entries after each other under one limit."""
 
     tokens: int | None
-    """None where it is not known, only that it changed."""
+    """None for an unknown limit."""
     least: float | None
-    """The longest of its completions, where the limit is not known."""
+    """The longest completion, where the limit is unknown."""
     assumed: bool
     first_step: float | None
     last_step: float | None
@@ -31,16 +31,15 @@ class LastLimit:
     """The limit that the training ended under."""
 
     tokens: int | None
-    """None where it is not known, and nothing hints at it."""
+    """None if it is unknown, and nothing hints at it."""
     assumed: bool
-    """Whether it is only the longest length, which comes back again and again."""
+    """Whether it is inferred from a longest length that comes back again and again."""
     longest: float | None
-    """The longest completion under it in tokens, as far as the source knows; the mean of several
-    batches' longest in a log."""
+    """Tokens of the longest completion under it; in a log, the mean of several batches' longest."""
     entries_at_it: int
-    """Entries or batches under it whose longest completion has the length of the limit."""
+    """Entries under it whose longest completion has the length of the limit."""
     entries: int
-    """Entries or batches under it with a longest completion."""
+    """Entries under it with a longest completion."""
 
 
 def find_limit(trace: RunTrace) -> LastLimit:
@@ -74,7 +73,7 @@ def settle_logged_limits(entries: Sequence[LogEntry], exact: Iterable[int] = ())
 
 
 def settle_limits(trace: RunTrace) -> None:
-    """Find out for every entry the limit that it was written under."""
+    """Set the limit that every entry was written under."""
     _settle(trace.training, trace.limit)
     _settle(trace.evaluation, trace.limit)
     if any(_is_known(entry) for entry in trace.training):
@@ -136,7 +135,7 @@ def _settle(entries: Sequence[LogEntry], recorded: int | None) -> None:
 
 
 def _settle_guarded(entries: Sequence[LogEntry]) -> None:
-    """By the guard's metric; an entry that lost it is under what both its neighbours are under."""
+    """By the guard's metric; an entry without it has the limit that both its neighbours have."""
     own = [entry.limit if entry.logged_limit is not None else None for entry in entries]
     before = list(accumulate(own, _latest))
     after = list(accumulate(reversed(own), _latest))[::-1]

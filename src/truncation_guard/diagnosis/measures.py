@@ -1,4 +1,4 @@
-"""The figures that the checks look at: the whole run, how it began and how it ended.
+"""The figures that findings rest on: of the whole run, its beginning and its end.
 
 A run is read by its fifths: single batches are noise, and a mean over all of it hides that
 something got better or worse.
@@ -12,7 +12,7 @@ from statistics import fmean, pvariance
 
 from truncation_guard.diagnosis.limit_history import LastLimit, find_limit, last_phase
 from truncation_guard.diagnosis.run import Figure, LogEntry, RunTrace
-from truncation_guard.diagnosis.truncated_share import below_share, cut_share
+from truncation_guard.diagnosis.truncated_share import below_share, truncated_share
 
 PARTS = 5
 NOTABLE = 0.05
@@ -20,23 +20,23 @@ NOTABLE = 0.05
 MUCH = 0.25
 """Share of truncated completions from which on hardly a group is untouched."""
 CLEAR = 2.0
-"""Standard errors between two fifths, for them to differ."""
+"""Two fifths differ if they are this many standard errors apart."""
 _ROUNDING = 1e-9
 _ENOUGH_REWARDS = 5
 _SMALL = 0.05
-"""Of the whole range of the rewards: less is no change, however sure it is."""
+"""Share of the range of the rewards; a smaller change is none, however sure it is."""
 _NEAR_TOP = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A figure over a run."""
+    """How a figure went over a run."""
 
     overall: float
     first: float
     """Mean of the first fifth."""
     last: float
-    """Mean of the last fifth; of what was written under the last limit, where it changed."""
+    """Mean of the last fifth; where the limit changed, of its entries under the last one."""
     lowest: float
     """Mean of the lowest fifth."""
     highest: float
@@ -45,54 +45,54 @@ class Course:
     """Its step."""
     entries: int
     last_above: float | None
-    """The last step above 5 % of the last fifth whose mean was; None where none was."""
+    """The last step above 5 % in the last fifth whose mean is above 5 %."""
     noise: float
     """Standard error of the difference of two fifths."""
 
     @property
     def is_notable(self) -> bool:
-        """Whether this share of truncated completions was worth a word at any time."""
+        """Whether this truncated share was ever worth a word."""
         first = self.first - CLEAR * self.noise  # of small batches, which may be chance
         return max(self.overall, self.last, first) > NOTABLE + _ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is measured of a run; None where it is not known."""
+    """The figures of a run; an unknown one is None."""
 
     limit: LastLimit
     steps: tuple[float, float] | None
     """First and last step of the training entries."""
     cut: Course | None
-    """Share of completions that a limit cut; by TRL's metrics it is at most this."""
+    """Truncated share; from TRL's metrics, an upper bound."""
     cut_last_limit: Course | None
-    """The same of the entries that were written under the last limit."""
+    """The same, of the entries under the last limit."""
     bounded: bool
     """Whether `cut` is only an upper bound."""
     unfinished: float | None
-    """Share without a stop token that TRL or the guard knows, of any length."""
+    """Share, of any length, without a stop token that TRL or the guard knows."""
     below: float | None
-    """Share that ended below the limit without a known stop token; by TRL's metrics at least."""
+    """Share that ended below the limit without a known stop token; from TRL's metrics, a lower
+    bound."""
     elsewhere: float | None
     """Share cut by the context window or the tool loop."""
     ended_length: float | None
-    """Mean length of what terminated, in the last fifth."""
+    """Mean length of the terminated completions in the last fifth."""
     constant_length: int | None
-    """Tokens, where at the end all completions have this one short length and none ends on a known
-    stop token: it may be the limit or not."""
+    """The short length in tokens that all completions have at the end, none with a known stop
+    token: it may be the limit or not."""
     reward: Course | None
     reward_change: str | None
-    """`rises`, `falls` or `flat`; None where there are too few entries to tell."""
+    """`rises`, `falls` or `flat`; None for too few entries."""
     top: str | None
-    """`one`: the reward ended near 1 from all its functions, which is the most that most give.
-    `unknown`: hardly any rewards differ, and they are above 1, so that the most is not known. None:
-    neither."""
+    """`one`: the reward ended near 1 from all its functions, the most that most functions give.
+    `unknown`: hardly any rewards differ, and they are above 1, so their maximum is unknown."""
     uniform: float | None
     """Share of the entries in which all rewards are equal."""
     silent: Course | None
     """Share of groups without signal."""
     evaluation_cut: float | None
-    """Share of truncated completions in the last evaluation."""
+    """Truncated share in the last evaluation."""
     evaluation_step: float | None
 
     @property
@@ -106,7 +106,9 @@ def measure(trace: RunTrace) -> Measures:
     """The figures of a run."""
     limit = find_limit(trace)
     training, evaluation = trace.training, trace.evaluation
-    cuts = {id(entry): cut_share(entry, trace.with_tools) for entry in (*training, *evaluation)}
+    cuts = {
+        id(entry): truncated_share(entry, trace.with_tools) for entry in (*training, *evaluation)
+    }
 
     def cut(entry: LogEntry) -> float | None:
         return cuts[id(entry)]
@@ -140,10 +142,10 @@ def measure(trace: RunTrace) -> Measures:
 
 
 def mean_of(entries: Sequence[LogEntry], figure: Figure) -> float | None:
-    """The mean over the entries that have it, each weighing its completions where these are known.
+    """The mean over the entries that have the figure, weighted by their completions if known.
 
-    For shares and means of the record that is exact. The entries of a log weigh alike: but for the
-    last one they are of equally many batches, and the batches of a training are of one size.
+    For the record that is exact. The entries of a log weigh alike: all but the last cover equally
+    many batches of one size.
     """
     known = [(value, e.completions or 1) for e in entries if (value := figure(e)) is not None]
     if not known:
@@ -175,16 +177,16 @@ def _course(
 
 
 def _parts(entries: Sequence[LogEntry]) -> list[Sequence[LogEntry]]:
-    """Fifths; single entries where there are fewer than five."""
+    """Fifths, or single entries if there are fewer than five."""
     number = min(PARTS, len(entries))
     edges = [len(entries) * i // number for i in range(number + 1)]
     return [entries[start:end] for start, end in pairwise(edges)]
 
 
 def _last_part(entries: Sequence[LogEntry], under_last: Sequence[LogEntry]) -> Sequence[LogEntry]:
-    """The last fifth, without what was written under an earlier limit or across a change.
+    """The last fifth, without entries under an earlier limit or across a change.
 
-    Where the limit changed right at the end, it is what was last written under one limit.
+    Where the limit changed right at the end, the last entries under one limit.
     """
     if not entries:
         return []
@@ -196,7 +198,7 @@ def _last_part(entries: Sequence[LogEntry], under_last: Sequence[LogEntry]) -> S
 
 
 def _is_bound(entry: LogEntry, cut: float | None, with_tools: bool) -> bool:
-    """Whether the share that was cut is only an upper bound."""
+    """Whether the truncated share is only an upper bound."""
     if entry.truncated is not None or not cut:
         return False
     if entry.ratio is None or bool(below_share(entry, with_tools)):
@@ -210,7 +212,7 @@ def _constant_length(entries: Sequence[LogEntry]) -> int | None:
 
 
 def _top(entries: Sequence[LogEntry], equal: float) -> str | None:
-    """Whether the reward of the last fifth is the most that can be had, as far as can be known."""
+    """Whether the last fifth has the highest reward there is; see `Measures.top`."""
     rewards = [entry for entry in entries if entry.reward is not None]
     if not rewards:
         return None
@@ -234,7 +236,7 @@ def _last_above(entries: Sequence[LogEntry], values: Sequence[float]) -> float |
 
 
 def _ended_length(entries: Sequence[LogEntry], limit: int | None) -> float | None:
-    """Tokens of what terminated, over their number."""
+    """Mean length of the terminated completions."""
     tokens = ended = 0.0
     for entry in entries:
         length, unfinished = entry.terminated_length(limit), entry.unfinished
@@ -245,7 +247,7 @@ def _ended_length(entries: Sequence[LogEntry], limit: int | None) -> float | Non
 
 
 def _noise(values: Sequence[float]) -> float:
-    """From the scatter of neighbours, which a trend does not show in."""
+    """From the scatter of neighbours, which hides a trend."""
     steps = [later - earlier for earlier, later in pairwise(values)]
     return sqrt(pvariance(steps, 0.0) / max(len(values) // PARTS, 1)) if steps else 0.0
 

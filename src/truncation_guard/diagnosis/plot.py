@@ -10,7 +10,7 @@ from typing import Any
 from truncation_guard.diagnosis.limit_history import LastLimit
 from truncation_guard.diagnosis.measures import Measures
 from truncation_guard.diagnosis.run import Figure, LogEntry, RunTrace
-from truncation_guard.diagnosis.truncated_share import cut_share
+from truncation_guard.diagnosis.truncated_share import truncated_share
 from truncation_guard.diagnosis.verdict import RunVerdict
 from truncation_guard.pictures import import_figure
 
@@ -50,7 +50,7 @@ def plot_run(trace: RunTrace, measures: Measures, verdict: RunVerdict, path: str
 
 def _draw_shares(axes: Any, trace: RunTrace, *, bounded: bool) -> None:
     def cut(entry: LogEntry) -> float | None:
-        share = cut_share(entry, trace.with_tools)
+        share = truncated_share(entry, trace.with_tools)
         return None if share is None else 100 * share
 
     name = "training, at most" if bounded else "training"

@@ -1,4 +1,4 @@
-"""What is known of a run, in one form for every source; what is not known is None."""
+"""A run in one form for every source; an unknown figure is None."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from truncation_guard.lengths.sample import LengthSample
 
 SourceKind = Literal["record", "trainer_state", "tables", "log"]
 Standing = Literal["at", "open", "alone", "between", "doubtful"]
-"""What is known of the limit that an entry was written under.
+"""How well the limit of an entry is known.
 
 `at`: the limit. `open`: none is recorded, and none shows in the lengths of the entries around it.
 `alone`: likewise, of a single entry. `between`: it changed within this entry or next to it.
@@ -18,23 +18,23 @@ Standing = Literal["at", "open", "alone", "between", "doubtful"]
 NEARLY_ALL = 0.999
 """Four printed digits of a length do not tell it from all."""
 PRINTED = 0.005
-"""What four printed digits may make of a share."""
+"""The error that four printed digits may leave in a share."""
 _TOO_FEW_TERMINATED = 0.95
 """Above it, four printed digits of the mean length do not tell the length of the few others."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryLimit:
-    """The limit of an entry, as far as it is known."""
+    """The limit that an entry was written under, if known."""
 
     tokens: int | None
     how: Standing
     assumed: bool = False
-    """Whether only the lengths hint at it."""
+    """Whether it is inferred from the lengths."""
     reached: bool = True
     """Whether a fifth of the entries under it have a completion of its length."""
     least: float | None = None
-    """The longest of the entries around, where the limit is not known: it is no shorter."""
+    """The longest completion nearby, where the limit is unknown: the limit is no shorter."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class LogEntry:
     """Finished optimizer steps."""
     epoch: float | None = None
     completions: int | None = None
-    """How many there were; only the record knows."""
+    """Their number; only the record has it."""
     truncated: float | None = None
     """Share that a limit cut, by the guard."""
     elsewhere: float | None = None
@@ -64,42 +64,42 @@ class LogEntry:
     max_length: float | None = None
     """The mean of the batches' longest."""
     ended_length: float | None = None
-    """Mean length of those that ended by themselves; only the record knows it."""
+    """Mean length of the finished ones; only the record has it."""
     reward: float | None = None
-    """As the reward functions gave it, where the guard says; else as TRL logs it."""
+    """The mean that the reward functions gave, by the guard; without one, TRL's."""
     reward_std: float | None = None
     silent_groups: float | None = None
     """Share of groups whose advantages are all 0, or whose rewards are all equal."""
     function_means: tuple[float, float] | None = None
     """The lowest and the highest mean of a reward function, penalties aside."""
     limit: int | None = None
-    """In tokens; where it was recorded, and was one all along."""
+    """In tokens; None unless one limit is recorded for the whole entry."""
     logged_limit: float | None = None
     """The guard's metric: the mean of the batches' limits."""
     under: EntryLimit | None = None
-    """The limit that it was written under; `phases` finds it out."""
+    """Set by `limit_history`."""
 
     @property
     def longest(self) -> float | None:
-        """The longest length that is known: before TRL 0.17 only the mean is."""
+        """The longest known length; before TRL 0.17 that is the mean."""
         return self.mean_length if self.max_length is None else self.max_length
 
     @property
     def unfinished(self) -> float | None:
-        """Share truncated: the guard's where there is one, else TRL's ratio."""
+        """Truncated share: the guard's, else TRL's ratio."""
         return self.ratio if self.truncated is None else self.truncated
 
     def terminated_length(self, limit: int | None) -> float | None:
-        """Mean length in tokens of the completions that terminated, put right.
+        """Mean length in tokens of the terminated completions, corrected.
 
-        TRL counts 0 for a batch without any. Where every truncated completion stands at the limit,
-        the total is known, so the mean is too: (mean - ratio * limit) / (1 - ratio).
+        TRL counts 0 for a batch without any. If every truncated completion is as long as the limit,
+        the mean is (mean - ratio * limit) / (1 - ratio).
 
         Args:
-            limit: what the truncated ones were cut at.
+            limit: the length at which the others were truncated.
 
         Returns:
-            None where none terminated, and where it cannot be known.
+            None if none terminated, or the mean cannot be known.
         """
         if self.ended_length is not None:
             return self.ended_length
@@ -119,7 +119,7 @@ Figure = Callable[[LogEntry], float | None]
 
 @dataclass(slots=True)
 class RunTrace:
-    """A run, as far as one source or several know it."""
+    """A run, from one source or several."""
 
     source: SourceKind
     path: str
@@ -127,21 +127,20 @@ class RunTrace:
     training: list[LogEntry] = field(default_factory=list)
     evaluation: list[LogEntry] = field(default_factory=list)
     steps_known: bool = True
-    """False: entries of a log are numbered, because it does not say its steps."""
+    """False where a log does not give its steps, so that its entries are numbered."""
     limit: int | None = None
-    """The last limit in tokens that is recorded; None where none is."""
+    """The last recorded limit in tokens."""
     mode: str | None = None
-    """What the guard did about truncated completions; None where that is not recorded."""
+    """The guard's mode, if recorded."""
     truncated_weight: float | None = None
-    """By which the mode `downweight` multiplies; None where that is not recorded."""
+    """The guard's, if recorded."""
     guarded: bool = False
     switched_off: float | None = None
-    """The last step before the guard switched itself off by an error; None where it did not."""
+    """The last step before an error switched the guard off."""
     masked: bool | None = None
-    """TRL's `mask_truncated_completions`; None where it is not recorded."""
+    """TRL's `mask_truncated_completions`, if recorded."""
     warned: Mapping[str, int] | None = None
-    """Code -> WARN lines of the guard, or 1 where only that there were some is known; None where
-    nothing of it is recorded."""
+    """Code -> number of WARN lines, or 1 where only the code is recorded."""
     sample: LengthSample | None = None
     """The lengths of the last part of the training."""
     with_tools: bool = False
@@ -151,7 +150,7 @@ class RunTrace:
 
     @property
     def limits(self) -> tuple[int, ...]:
-        """All limits of the training that are recorded, in their order."""
+        """The recorded limits of the training, in their order."""
         return tuple(
             dict.fromkeys(entry.limit for entry in self.training if entry.limit is not None)
         )

@@ -30,7 +30,7 @@ def drop_masked_lengths(trace: RunTrace) -> None:
     )
 
 
-def cut_share(entry: LogEntry, with_tools: bool) -> float | None:
+def truncated_share(entry: LogEntry, with_tools: bool) -> float | None:
     """Share of completions that a limit cut: exact by the guard, at most this by TRL's metrics.
 
     At most (mean - 1) / (limit - 1) of the completions can be as long as the limit. That does not
@@ -62,7 +62,7 @@ def below_share(entry: LogEntry, with_tools: bool) -> float | None:
     """Share that did not end on a stop token, and yet below the limit: at least this."""
     if entry.stopped is not None:
         return entry.stopped
-    cut = cut_share(entry, with_tools)
+    cut = truncated_share(entry, with_tools)
     return None if cut is None or entry.ratio is None else max(entry.ratio - cut, 0.0)
 
 

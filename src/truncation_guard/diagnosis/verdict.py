@@ -71,9 +71,8 @@ def _without_shares(trace: RunTrace, measures: Measures) -> RunVerdict:
 def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> RunVerdict:
     if cut.is_notable:
         unit = unit_text(trace.steps_known)
-        until = (
-            "" if cut.last_above is None else f", and hardly any after {unit} {cut.last_above:g}"
-        )
+        above = cut.last_above
+        until = "" if above is None else f", and hardly any after {unit} {above:g}"
         return RunVerdict(
             "is not",
             f"{share_text(max(cut.first, cut.overall))} of the completions were cut off for a "
@@ -82,10 +81,9 @@ def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> RunVerdict:
     reason = f"only {share_text(cut.overall)} of the completions were cut off"
     if cut.highest == 0:
         reason = "no completion was cut off"
-    if measures.learns or measures.top == "unknown":
-        return RunVerdict("is not", reason)
-    if measures.reward_change in ("flat", "falls"):
-        return RunVerdict("is not", f"{reason}, and the reward did not rise all the same")
+    may_learn = measures.learns or measures.top == "unknown"
+    if not may_learn and measures.reward_change in ("flat", "falls"):
+        reason += ", and the reward did not rise all the same"
     return RunVerdict("is not", reason)
 
 
@@ -98,14 +96,13 @@ def _cut(
     bound = "at most " if measures.bounded and cut.last < 1 else ""
     reason = f"{bound}{share_text(cut.last)} of the completions were cut off{at} at the end"
     harm = _harm(measures)
-    much = cut.last > MUCH
     answer: Answer = "may be"
     if cut.last < 0.5 and measures.silent is not None and measures.silent.last >= _MOST:
         reason += (
             f", and {harm or 'no group has a signal'}; but most completions finish, and are worth "
             "no more than others: look at the reward functions as well"
         )
-    elif much and harm:
+    elif cut.last > MUCH and harm:
         answer, reason = "is", f"{reason}, and {harm}"
     elif cut.last >= _MOST and not measures.learns:
         answer = "is"
@@ -127,7 +124,7 @@ def _cut(
 
 
 def _harm(measures: Measures) -> str:
-    """What a run that does not learn shows; empty where it shows nothing of that."""
+    """The sign that a run does not learn; empty without one."""
     if measures.learns:
         return ""
     if measures.uniform is not None and measures.uniform >= 0.5:

@@ -107,7 +107,7 @@ def _whole(value: Any, least: int = 0) -> int:
     """A count or a length.
 
     Raises:
-        ValueError: for what is none, or beyond what any run has.
+        ValueError: for anything else, and for more than any run has.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or value != int(value) or not least <= value <= _MOST:
@@ -116,9 +116,9 @@ def _whole(value: Any, least: int = 0) -> int:
 
 
 def _recent_sample(batches: Sequence[Mapping[str, Any]]) -> LengthSample | None:
-    """The lengths of the last fifth of what was written under the last limit.
+    """The lengths of the last fifth of the batches under the last limit.
 
-    The model changes during a run: what it writes at the end is what a limit has to hold.
+    The model changes during a run, and a limit has to hold what it writes at the end.
     """
     if not batches:
         return None

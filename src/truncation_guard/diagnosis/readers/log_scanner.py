@@ -27,7 +27,7 @@ class Piece(NamedTuple):
     kind: Literal["entry", "setting", "bar"]
     text: str
     step: str | None = None
-    """What is written before an entry."""
+    """Written before an entry."""
 
 
 def pieces(file: TextIO) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""A `trainer_state.json` beside the guard's record: whether it is of its run, and what it adds.
+"""Whether a `trainer_state.json` beside the guard's record is of its run, and what it adds.
 
 The guard logs the means of what it records, so the figures tell which run a state is of. Step
 numbers do not: a folder may hold several runs.
@@ -18,8 +18,8 @@ _ROUNDING = 1e-6
 def is_of_run(record: RunTrace, state: RunTrace) -> bool:
     """Whether the state logged what the record holds.
 
-    Half of the entries that batches are recorded of have to agree, not all: what was generated
-    between the last entry and a checkpoint is missing in the log of a run that resumes from it.
+    Half of the entries with recorded batches have to agree, not all: a run that resumes from a
+    checkpoint does not log the batches between the last entry before it and the checkpoint.
     """
     recorded = [entry.step or 0.0 for entry in record.training]
     agree: list[bool] = []
@@ -38,7 +38,7 @@ def goes_on(record: RunTrace, state: RunTrace) -> bool:
 
 
 def add_state(record: RunTrace, state: RunTrace) -> None:
-    """What only the state knows of the run of a record."""
+    """Add to a record what only the state of its run knows."""
     record.warned = state.warned
     steps = _steps(state)
     # The record holds the sum of the rewards, the state each function's: those of that time.

@@ -21,7 +21,7 @@ _STATE = "trainer_state.json"
 _LOGS = (".log", ".txt", ".out", ".err")
 _HEAD = 1 << 20
 _FIRST = 1 << 13
-"""Later on, zeros in a text are what a crash left of its end."""
+"""Bytes; zeros further on in a text are left by a crash."""
 _GLOBAL_STEP = re.compile(rb'"global_step"\s*:\s*(\d+)')
 _RECORD = re.compile(rb'\s*\{[^{}]*"kind"\s*:\s*"start"')
 _BYTE_ORDER_MARKS = {
@@ -37,7 +37,7 @@ _REMEDY = (
 
 
 def read_run(path: Path) -> RunTrace:
-    """What a file or folder tells of a run.
+    """The run that a file or folder tells of.
 
     Raises:
         FileNotFoundError: where there is none, or nothing to read in it.
@@ -132,7 +132,7 @@ def _global_step(state: Path) -> int:
 
 
 def _read_furthest_state(folder: Path) -> RunTrace | None:
-    """The furthest state that can be read as a whole, else what can be read of the furthest."""
+    """The furthest state that is whole, else the part of the furthest that can be read."""
     errors: list[ValueError] = []
     partly: list[RunTrace] = []
     for state in _states(folder):
@@ -154,7 +154,7 @@ def _read_furthest_state(folder: Path) -> RunTrace | None:
 def _with_states(record: RunTrace, states: list[Path]) -> RunTrace:
     """The record with what a state of its run adds, or the state of a newer run, or of more of it.
 
-    A state that another run wrote after the record is taken to be of a newer run.
+    A state of another run, written after the record, counts as a newer run.
     """
     recorded = Path(record.path).stat().st_mtime_ns
     earlier: list[Path] = []

@@ -40,7 +40,7 @@ def read_tables(folder: Path, files: Sequence[Path]) -> RunTrace:
 
 
 def _entry(file: Path) -> LogEntry:
-    """What a table says of its step: its mean reward only where it has one column of rewards."""
+    """The step of a table; its mean reward only if it has one column of rewards."""
     columns = _columns(file)
     steps, advantages = (_numbers(file, name, columns[name]) for name in ("step", "advantage"))
     rows = zip(columns["prompt"], advantages, strict=True)
@@ -56,7 +56,7 @@ def _entry(file: Path) -> LogEntry:
 
 
 def _numbers(file: Path, name: str, values: Sequence[Any]) -> list[float | None]:
-    """A column of numbers, which may be written as text; None for what is not there, or NaN."""
+    """A column of numbers, which may be written as text; None for NaN and missing ones."""
     found = [number(value) for value in values]
     strange = [v for v, n in zip(values, found, strict=True) if n is None and isinstance(v, str)]
     if strange:

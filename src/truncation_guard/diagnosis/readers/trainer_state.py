@@ -20,7 +20,7 @@ _NEXT = re.compile(r"[^\s,]")
 
 
 class _State:
-    """The entries of `log_history` by iteration; after that the other items, or what is wrong."""
+    """Iterates over `log_history`; then `others` has the other items, or `broken` what is wrong."""
 
     def __init__(self, text: str) -> None:
         self.others: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def read_trainer_state(path: Path) -> RunTrace:
 
 
 def codes_said(state: Mapping[str, Any]) -> dict[str, int]:
-    """The codes of which the guard wrote a WARN line, as far as its saved state knows them."""
+    """The codes of the guard's WARN lines, from its saved state."""
     callbacks = state.get("stateful_callbacks")
     codes: dict[str, int] = {}
     for saved in callbacks.values() if isinstance(callbacks, dict) else ():

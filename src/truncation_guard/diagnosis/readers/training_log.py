@@ -28,7 +28,7 @@ _OF_A_GUARD = re.compile(
     r"\[truncation-guard\] (?:WARN |ERROR |recording every |training ended |lengths of "
     r"|the record |the guard's )"
 )
-"""What the callback writes; `profile_dataset` has the same prefix."""
+"""Lines of the callback; `profile_dataset` has the same prefix."""
 _SWITCHED_OFF = re.compile(r"\[truncation-guard\] ERROR .*\bswitched off\b")
 _LIMIT = re.compile(r"max_completion_length['\"]?\s*[=: ]\s*(\d{1,15})\b")
 _WARNED_LIMIT = re.compile(r"\b(limit|raised_to)=(\d{1,15})\b")
@@ -41,7 +41,7 @@ _OF_TRL = re.compile(
     r"['\"](?:eval_(?:\w+_)?(?:loss|runtime)|(?:train/|eval[/_])?(?:\w+_)?"
     r"(?:completions/|completion_length|truncation_guard/|rewards/|reward_std|frac_reward_zero_std))"
 )
-"""Names that nothing else prints; TRL and `Trainer` log some of them with every reward."""
+"""Names that nothing else prints; TRL and `Trainer` log some with every reward."""
 _OF_A_TRAINER = re.compile(
     r"['\"](?:train/\w+|eval[/_]\w+|loss|grad_norm|learning_rate|kl|num_tokens|entropy)['\"]"
 )
@@ -219,7 +219,7 @@ def _only_limit(log: _Log, kept: list[_Line]) -> int | None:
 
 
 def _set_limits(kept: list[_Line], log: _Log) -> None:
-    """The guard's metrics first; else what is written before an entry, or before the first."""
+    """By the guard's metrics, else by the text before an entry, or before the first."""
     for is_training in (True, False):
         of_split = [line.entry for line in kept if line.training is is_training]
         settle_logged_limits(of_split, log.exact)

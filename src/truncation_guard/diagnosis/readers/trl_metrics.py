@@ -18,9 +18,9 @@ _STEPS = ("step", "global_step", "train/global_step")
 _WHEN = ("step", "epoch")
 _FUNCTION_MEAN = re.compile(r"rewards/(.+?)(?:/mean)?$")
 _PENALTY = re.compile(r"penal|punish", re.IGNORECASE)
-"""Of such a function 0 is the most that can be had, not the least."""
+"""Such a function gives 0 at most, not at least."""
 _LARGEST = 1e100
-"""Beyond it no measurement lies, and the squares of two of them are no number."""
+"""No measurement is larger, and the squares of two larger ones overflow."""
 _ONE = 1 + 1e-6
 _LONGEST = 1e15
 _MOST = {
@@ -29,7 +29,7 @@ _MOST = {
     **dict.fromkeys(("mean_length", "min_length", "max_length"), _LONGEST),
     **dict.fromkeys(("logged_limit", "step"), _LONGEST),
 }
-"""Of these nothing is below 0 or above this: shares, up to rounding, and lengths in tokens."""
+"""Upper bounds, beside 0 as the lower one: of shares, up to rounding, and of lengths."""
 _OLDER = ("completion_length",)
 """TRL's name up to 0.16; Unsloth goes on logging it beside the newer one."""
 _FIELDS = {
@@ -72,18 +72,14 @@ def to_entry(
         place = _place(name)
         if place is None:
             continue
+        figure, most = number(value), _MOST.get(place[1])
         if place[1] == "function":
-            mean = number(value)
-            functions += [] if mean is None or not place[0] else [mean]
+            functions += [] if figure is None or not place[0] else [figure]
         elif place not in found or name not in _OLDER:
-            figure, most = number(value), _MOST.get(place[1])
             is_possible = figure is None or most is None or 0 <= figure <= most
             found[place] = figure if is_possible else None
-    splits = {
-        training
-        for (training, key), value in found.items()
-        if key not in _WHEN and value is not None
-    }
+    known = (place for place, value in found.items() if value is not None)
+    splits = {training for training, key in known if key not in _WHEN}
     if not splits:
         return None
     training = True in splits
@@ -106,7 +102,7 @@ def to_entry(
 
 
 def number(value: Any) -> float | None:
-    """A finite number, from whatever was printed for it; None for all else, and beyond 1e100."""
+    """A finite number, in whatever form it was printed; None for all else, and beyond 1e100."""
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,1 +1,1 @@
-"""What findings say: a fact and a remedy, out of their figures."""
+"""The texts of findings: a fact and a remedy, from their figures."""

@@ -1,4 +1,4 @@
-"""A finding out of its code and figures, worded."""
+"""The text of every finding, by its code."""
 
 from typing import Any
 
@@ -10,6 +10,6 @@ _WORDING = CHECKLIST | CAVEATS
 
 
 def word(code: str, severity: Severity, /, **evidence: Any) -> Finding:
-    """The finding of these figures."""
+    """A finding with its text."""
     fact, remedy = _WORDING[code](severity, evidence)
     return Finding(code, severity, fact, evidence, remedy)

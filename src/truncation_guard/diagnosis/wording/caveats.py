@@ -1,4 +1,4 @@
-"""The texts of the caveats: what to look at before the limit is raised in vain."""
+"""The texts of the caveats: what to check before the limit is raised in vain."""
 
 from truncation_guard.diagnosis.finding import Evidence, Severity
 from truncation_guard.diagnosis.wording.phrases import (

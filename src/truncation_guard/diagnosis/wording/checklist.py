@@ -1,4 +1,4 @@
-"""The texts of the checklist. A bound or an assumption is never worded as a figure."""
+"""The texts of the checklist. A bound or an assumption is never given as a figure."""
 
 from truncation_guard.diagnosis.finding import Evidence, Severity
 from truncation_guard.diagnosis.wording.phrases import (
@@ -214,7 +214,7 @@ def _guarded(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 
 def _effect(mode: str, weight: float | None) -> str:
-    """What a mode does about truncated completions."""
+    """The effect of a mode on truncated completions."""
     if mode == "downweight":
         by = "its truncated_weight, which is not recorded" if weight is None else f"{weight:g}"
         return f"multiplied the advantages of truncated completions by {by}"

@@ -1,4 +1,4 @@
-"""Phrases that several texts share."""
+"""Phrases that texts share."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ Wording = Callable[[Severity, Evidence], tuple[str, str]]
 
 ADD_A_GUARD = "add a TruncationGuardCallback"
 TOKENS_OF_AN_ENVIRONMENT = "an environment's tokens, which TRL leaves out of the lengths, filled it"
-"""Those that the `env_mask` of a `rollout_func` is 0 for; TRL 1.16 logs nothing else of them."""
+"""Tokens with an `env_mask` of 0 from a `rollout_func`; TRL 1.16 logs nothing else of them."""
 TRL_DEFAULTS = {256: "before TRL 1.12", 512: "since TRL 1.12"}
-"""Limits that TRL sets by default, and when it did."""
+"""TRL's default limits, and when each was the default."""
 
 
 def share_text(share: float) -> str:
@@ -23,7 +23,7 @@ def share_text(share: float) -> str:
 
 
 def span_text(evidence: Evidence) -> str:
-    """The steps that a finding is about."""
+    """The steps that a finding covers."""
     first, last = evidence["first_step"], evidence["last_step"]
     unit = unit_text(evidence["steps_known"])
     if first is None or first == last:
@@ -32,5 +32,5 @@ def span_text(evidence: Evidence) -> str:
 
 
 def unit_text(steps_known: bool) -> str:
-    """What the entries are counted in."""
+    """The unit that entries are counted in."""
     return "step" if steps_known else "entry"
