@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.guard.fault_barrier import ContainedRollouts
+from truncation_guard.guard.fault_barrier import FaultBarrier
 
 PAD, EOS, END_OF_TURN = 0, 1, 2
 WORDS = 1000
@@ -82,7 +82,7 @@ def measure(completions: int, tokens: int, mode: Any, repeats: int) -> tuple[flo
 def timed_stages() -> Iterator[list[float]]:
     """Collect the seconds that the trainer spends in the guard's four stages."""
     seconds: list[float] = []
-    originals = {name: getattr(ContainedRollouts, name) for name in STAGES}
+    originals = {name: getattr(FaultBarrier, name) for name in STAGES}
 
     def timed(original: Any) -> Any:
         def stage(*args: Any, **kwargs: Any) -> Any:
@@ -96,11 +96,11 @@ def timed_stages() -> Iterator[list[float]]:
 
     try:
         for name, original in originals.items():
-            setattr(ContainedRollouts, name, timed(original))
+            setattr(FaultBarrier, name, timed(original))
         yield seconds
     finally:
         for name, original in originals.items():
-            setattr(ContainedRollouts, name, original)
+            setattr(FaultBarrier, name, original)
 
 
 def build_trainer(folder: str, completions: int, tokens: int, mode: Any) -> GRPOTrainer:

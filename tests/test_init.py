@@ -59,7 +59,7 @@ options = GuardOptions(
     mode="exclude", truncated_weight=0.0, truncated_reward=0.0, warn_above=0.05, window=64,
     cooldown=0, coverage=0.95, histogram_every=1, record=True, raise_limit_to=1024,
 )
-report = Reporter(options, "exclude", is_main_process=True, output_dir=tempfile.mkdtemp())
+report = Reporter(options, is_main_process=True, output_dir=tempfile.mkdtemp())
 counts = batch(ended={ended}, cut={cut})
 assert [report.batch(counts) is None for _ in range(2)] == [True, False]
 assert report.recommended_limit is not None

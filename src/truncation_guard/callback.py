@@ -1,26 +1,27 @@
-"""`TruncationGuardCallback`: the trainer's events, translated for the pieces that do the work.
+"""`TruncationGuardCallback`: the trainer's events, handed to the parts that do the work.
 
-The one idea: everything that may be refused is refused at construction or before the first rollout
-of a training; from then on every entry is contained, whatever happens here.
+What may be refused is refused at construction or before the first rollout of a training; from then
+on every entry is contained.
 """
 
-import json
+import dataclasses
+import weakref
+from dataclasses import dataclass
 from typing import Any, cast
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.guard.fault_barrier import ContainedRollouts
-from truncation_guard.guard.stages import BatchGuard
-from truncation_guard.log import PREFIX, logger
+from truncation_guard.guard import checkpoint
+from truncation_guard.guard.fault_barrier import FaultBarrier
+from truncation_guard.guard.stages import BatchStages
 from truncation_guard.options import GuardOptions, Mode
 from truncation_guard.preflight import raise_limit_to, subclasses
 from truncation_guard.preflight.configuration import (
     check_setup,
     soft_punishment_findings,
 )
-from truncation_guard.reporting.limit_raiser import LimitRaiser
 from truncation_guard.reporting.metrics import batch_metrics
 from truncation_guard.reporting.reporter import Reporter
 from truncation_guard.trainer import hooks, settings
@@ -93,17 +94,20 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             record=record,
             raise_limit_to=raise_limit_to,
         )
-        self._reporter: Reporter | None = None
-        self._rollouts: ContainedRollouts | None = None
+        self._parts: _Parts | None = None
         self._has_met = False
         """Whether every process is known to have a guard on the trainer that it watches."""
-        self._session = object()
-        """Marks the trainer that all of this belongs to."""
+        self._trainer: weakref.ref[Any] | None = None
+        """The trainer that all of this belongs to."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy watches no trainer."""
+        return {**self.__dict__, "_trainer": None}
 
     @property
     def advised_limit(self) -> int | None:
         """The `max_completion_length` to try, by the newest WARN line that named one."""
-        return None if self._reporter is None else self._reporter.recommended_limit
+        return None if self._parts is None else self._parts.reporter.recommended_limit
 
     def attach(self, trainer: Any) -> None:
         """Watch this trainer, where it did not get the guard at construction.
@@ -134,20 +138,26 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         self._watch(trainer)
         if self.restored_state is None:
             hooks.remember_options(trainer, self._options)
-        self._be_savable(trainer, self.state())
+        checkpoint.be_savable(trainer, self, self.state())
 
-    def rollout_stages(self, trainer: Any) -> ContainedRollouts:
-        """What the wrapped methods of the trainer talk to."""
+    def rollout_stages(self, trainer: Any) -> FaultBarrier:
+        """The stages that the wrapped methods of the trainer call."""
         self._watch(trainer)
-        if self._rollouts is not None:
-            return self._rollouts
-        rollouts = self._prepare(trainer, longest_prompt=0)  # no training came before
-        rollouts.contain(self._open, trainer, None)
+        if self._parts is not None:
+            return self._parts.barrier
+        parts = self._prepare(trainer, longest_prompt=0)  # no training came before
+        parts.barrier.contain(lambda: self._open(trainer, parts.reporter, None), otherwise=None)
         try:
             self._meet(trainer)
         except Exception as error:
-            rollouts.switch_off(error)
-        return rollouts
+            parts.barrier.switch_off(error)
+        return parts.barrier
+
+    def batch_counted(self, trainer: Any, counts: BatchCounts) -> None:
+        """Log, record and judge a generation batch."""
+        if self._parts is not None:
+            parts = self._parts
+            parts.barrier.contain(lambda: self._report(trainer, parts, counts), otherwise=None)
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -166,25 +176,28 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         self._meet(trainer)
         resumed_from_step = state.global_step or None
         longest_prompt = self._check_ceiling(trainer)
-        rollouts = self._prepare(trainer, longest_prompt)
-        saved_states = cast(dict[str, Any], state.stateful_callbacks)
+        parts = self._prepare(trainer, longest_prompt)
+        reporter, contain = parts.reporter, parts.barrier.contain
+        states = cast(dict[str, Any], state.stateful_callbacks)
+        name = type(self).__name__
         if resumed_from_step is not None:
-            rollouts.contain(self._restore, saved_states.get(type(self).__name__))
-            restored = rollouts.restore_limit(
-                trainer, lambda: self._limit_to_restore(trainer, longest_prompt)
+            saved, self.restored_state = self.restored_state, None
+            contain(lambda: checkpoint.restore(reporter, saved, states.get(name)), otherwise=None)
+            restored = parts.barrier.restore_limit(
+                trainer, lambda: self._limit_to_restore(trainer, reporter, longest_prompt)
             )
-            rollouts.contain(self._raised_before, restored)
-        rollouts.contain(self._open, trainer, resumed_from_step)
-        saved_states[type(self).__name__] = self.state()
+            reporter.limit_was_raised(restored)
+        contain(lambda: self._open(trainer, reporter, resumed_from_step), otherwise=None)
+        states[name] = self.state()
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
-            rollouts.contain(self._check_setup, trainer)
+            contain(lambda: self._check_setup(trainer, reporter), otherwise=None)
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Judge the evaluation that has ended."""
-        if self._rollouts is not None and self._reporter is not None:
-            self._rollouts.contain(self._reporter.end_evaluation)
+        if self._parts is not None:
+            self._parts.barrier.contain(self._parts.reporter.end_evaluation, otherwise=None)
 
     def on_predict(
         self,
@@ -201,40 +214,31 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Sum up the training."""
-        if self._rollouts is not None and self._reporter is not None:
-            self._rollouts.contain(self._reporter.end_training, state.global_step)
+        if self._parts is not None:
+            reporter, step = self._parts.reporter, state.global_step
+            self._parts.barrier.contain(lambda: reporter.end_training(step), otherwise=None)
 
     def state(self) -> dict[str, Any]:
-        """Settings, window and cool-downs as JSON values, for transformers' checkpoint."""
-        saved = None
-        reporter = self._reporter
-        if self._rollouts is not None and reporter is not None:
-            # As a checkpoint would give it back: what JSON cannot hold fails here, not in the save.
-            saved = self._rollouts.contain(lambda: json.loads(json.dumps(reporter.state())))
+        """Windows and cool-downs as JSON values, for transformers' checkpoint."""
+        saved: dict[str, Any] | None = None
+        if self._parts is not None:
+            reporter = self._parts.reporter
+            saved = self._parts.barrier.contain(
+                lambda: checkpoint.plain_state(reporter), otherwise=saved
+            )
         elif self.restored_state is None and ((trainer := hooks.find_trainer(self)) is not None):
             # Nothing has attached this object yet. Either `train` starts, and transformers may
             # replace it by one with the checkpoint's settings; or it was added in the middle of a
             # training, which saves it now.
             hooks.remember_options(trainer, self._options)
             if hasattr(trainer, "state"):
-                self._be_savable(trainer, {})
-        # No settings: those of the script that resumes win, and of whatever version it is.
-        return {"args": {}, "attributes": {"restored_state": saved or {"monitor": None}}}
-
-    def _be_savable(self, trainer: Any, state: dict[str, Any]) -> None:
-        """Transformers (4.57 and 5.24) raises a KeyError at a save where it does not find the name.
-
-        As it is in a checkpoint without a guard, or where the training has begun already.
-        """
-        cast(dict[str, Any], trainer.state.stateful_callbacks).setdefault(
-            type(self).__name__, state
-        )
+                checkpoint.be_savable(trainer, self, {})
+        return checkpoint.callback_state(saved)
 
     def _watch(self, trainer: Any) -> None:
-        if not hooks.is_marked(trainer, self._session):
-            self._reporter, self._rollouts, self._has_met = None, None, False
-            self._session = object()
-            hooks.mark(trainer, self._session)
+        if self._trainer is None or self._trainer() is not trainer:
+            self._parts, self._has_met = None, False
+            self._trainer = weakref.ref(trainer)
             hooks.announce(trainer)
 
     def _meet(self, trainer: Any) -> None:
@@ -243,41 +247,29 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             self._has_met = True
 
     def _check_ceiling(self, trainer: Any) -> int:
-        """Refuse a `raise_limit_to` that cannot work; tokens that prompts need besides it."""
+        """Refuse a `raise_limit_to` that cannot work; tokens of the longest prompt besides it."""
         ceiling = self._options.raise_limit_to
         if ceiling is None:
             return 0
         raise_limit_to.check_ceiling(trainer, ceiling)
         return raise_limit_to.find_longest_prompt(trainer, ceiling)
 
-    def _prepare(self, trainer: Any, longest_prompt: int) -> ContainedRollouts:
-        options = self._options
-        overridden = hooks.overridden_methods(trainer)
-        mode: Mode = "observe" if overridden else options.mode
+    def _prepare(self, trainer: Any, longest_prompt: int) -> "_Parts":
+        options, overridden = self._options, bool(hooks.overridden_methods(trainer))
+        if overridden:
+            options = dataclasses.replace(options, mode="observe")
         reporter = Reporter(
             options,
-            mode,
             is_main_process=trainer.is_world_process_zero(),
             output_dir=trainer.args.output_dir,
         )
-        guard = BatchGuard(
-            mode=mode,
-            truncated_weight=options.truncated_weight,
-            truncated_reward=options.truncated_reward,
-            in_order=not overridden,
-            longest_prompt=longest_prompt,
-            on_counts=self._on_counts,
-        )
-        earlier = self._raiser
-        self._reporter, self._rollouts = reporter, ContainedRollouts(guard)
+        stages = BatchStages(options, in_order=not overridden, longest_prompt=longest_prompt)
+        earlier, self._parts = self._parts, _Parts(reporter, FaultBarrier(stages))
         if earlier is not None:  # of a training before this one: the trainer has kept its limit
-            self._raised_before(earlier.raised_to)
-        return self._rollouts
+            reporter.limit_was_raised(earlier.reporter.raised_to)
+        return self._parts
 
-    def _open(self, trainer: Any, resumed_from_step: int | None) -> None:
-        reporter = self._reporter
-        if reporter is None:
-            return
+    def _open(self, trainer: Any, reporter: Reporter, resumed_from_step: int | None) -> None:
         reporter.start(get_limit(trainer), resumed_from_step)
         step, mode = trainer.state.global_step, reporter.mode
         if mode != self._options.mode:
@@ -287,57 +279,36 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         elif mode == "exclude" and hooks.has_unknown_loss(trainer):
             reporter.warn("loss-scale", step, *subclasses.unknown_loss(trainer))
 
-    def _on_counts(self, trainer: Any, counts: BatchCounts) -> None:
+    def _report(self, trainer: Any, parts: "_Parts", counts: BatchCounts) -> None:
         settings.log_metrics(trainer, batch_metrics(counts), training=counts.training)
-        if self._reporter is None or self._rollouts is None:
-            return
-        decision = self._reporter.batch(counts)
+        reporter = parts.reporter
+        decision = reporter.batch(counts)
         if decision is None:
             return
-        self._reporter.say_decision(decision, counts)
+        reporter.say_decision(decision, counts)
         if decision.after is not None:
-            self._rollouts.propose_limit(decision.after, before=decision.before)
+            parts.barrier.limit.propose(decision.after, before=decision.before)
             findings = soft_punishment_findings(trainer, decision.after)
-            self._reporter.warn_of_setup(counts.step, findings)
+            reporter.warn_of_setup(counts.step, findings)
 
-    @property
-    def _raiser(self) -> LimitRaiser | None:
-        return None if self._reporter is None else self._reporter.raiser
-
-    def _raised_before(self, raised_to: int | None) -> None:
-        """The limit in tokens was raised before this training; a checkpoint has to know of it."""
-        if (raiser := self._raiser) is not None:
-            raiser.raised_to = raised_to
-
-    def _limit_to_restore(self, trainer: Any, longest_prompt: int) -> int:
+    def _limit_to_restore(self, trainer: Any, reporter: Reporter, longest_prompt: int) -> int:
         """Tokens; 0 where the limit of the checkpoint had not been raised."""
-        raiser, ceiling = self._raiser, self._options.raise_limit_to
-        if raiser is None or raiser.raised_to is None or ceiling is None:
+        ceiling = self._options.raise_limit_to
+        if reporter.raised_to is None or ceiling is None:
             return 0
-        return raise_limit_to.limit_to_restore(trainer, raiser.raised_to, ceiling, longest_prompt)
+        return raise_limit_to.limit_to_restore(trainer, reporter.raised_to, ceiling, longest_prompt)
 
-    def _check_setup(self, trainer: Any) -> None:
-        if self._reporter is not None:
-            weight = self._options.truncated_weight
-            findings = check_setup(trainer, self._reporter.mode, weight)
-            findings += raise_limit_to.ceiling_findings(
-                trainer, self._options.raise_limit_to, self._reporter.checkpoint_limit
-            )
-            self._reporter.warn_of_setup(trainer.state.global_step, findings)
+    def _check_setup(self, trainer: Any, reporter: Reporter) -> None:
+        findings = check_setup(trainer, reporter.mode, self._options.truncated_weight)
+        findings += raise_limit_to.ceiling_findings(
+            trainer, self._options.raise_limit_to, reporter.checkpoint_limit
+        )
+        reporter.warn_of_setup(trainer.state.global_step, findings)
 
-    def _restore(self, entry: Any) -> None:
-        """Take window and cool-downs from the checkpoint: from this object or from `entry`."""
-        saved, self.restored_state = self.restored_state, None
-        if saved is None and entry is not None:
-            try:
-                saved = entry["attributes"]["restored_state"]
-            except (LookupError, TypeError):
-                saved = ()  # of which nothing can be restored
-        if saved is None or self._reporter is None:
-            return
-        if lost := self._reporter.load_state(saved):
-            logger.warning(
-                "%s the guard's state in the checkpoint is damaged: it does not know %s any more",
-                PREFIX,
-                " nor ".join(lost),
-            )
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts that watch one training."""
+
+    reporter: Reporter
+    barrier: FaultBarrier

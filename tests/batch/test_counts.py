@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import math
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.batches import batch, groups
 
-from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.batch.counts import BatchCounts, HostRewards, count_batch
+from truncation_guard.batch.rows import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
 from truncation_guard.lengths.histogram import LengthHistogram
 
 
@@ -183,3 +186,93 @@ def test_a_limit_of_each_turn_does_not_bound_all_turns_together() -> None:
     counts = batch(ended={9: 2, 40: 1}, cut={8: 1}, limit=8)
     assert counts.above_limit == 3
     assert replace(counts, row_limit=32).above_limit == 1
+
+
+# --- from the numbers of a batch ----------------------------------------------------------------
+
+ROWS = [
+    (30, Outcome.TERMINATED, Cause.NONE),
+    (64, Outcome.TERMINATED, Cause.NONE),
+    (64, Outcome.TRUNCATED, Cause.LIMIT),
+    (40, Outcome.TRUNCATED, Cause.CONTEXT),
+    (20, Outcome.TRUNCATED, Cause.TOOL),
+    (10, Outcome.TRUNCATED, Cause.TOOL_ITERATIONS),
+    (15, Outcome.STOPPED, Cause.ASKED),
+    (16, Outcome.STOPPED, Cause.NONE),
+]
+
+
+@pytest.mark.parametrize(
+    ("limit", "cut"),
+    [
+        # What the tool loop left unfinished stands at the limit, whatever its own length is.
+        (64, {64: 3, 40: 1}),
+        (15, {64: 1, 40: 1, 20: 1, 15: 1}),
+        (None, {64: 1, 40: 1, 20: 1, 10: 1}),
+    ],
+)
+def test_every_row_is_counted_by_outcome_cause_and_length(
+    limit: int | None, cut: dict[int, int]
+) -> None:
+    columns = np.zeros((len(Column), len(ROWS)), dtype=np.int64)
+    columns[[Column.LENGTH, Column.OUTCOME, Column.CAUSE]] = np.array(ROWS).T
+    columns[Column.END_OF_TURN] = NOT_SEARCHED
+    # The processes do not agree: what each of them keeps to is the least.
+    columns[Column.LIMIT] = [limit or 0] * 4 + [100 if limit else 0] * (len(ROWS) - 4)
+    columns[Column.CONTEXT_WINDOW] = [0] * 2 + [128] * (len(ROWS) - 3) + [120]
+    columns[Column.LONGEST_PROMPT] = range(len(ROWS))
+    rules = GenerationRules(
+        stop_token_ids=frozenset({1}), pad_token_id=0, limit=77, context_window=200
+    )
+    total = np.array(
+        [1.5, 0.5, math.nan, math.nan, math.nan, math.nan, -0.5, 0.5], dtype=np.float32
+    )
+    rewards = HostRewards(total=total, baselined=total[:, None])
+    counts = count_batch(rules, columns, rewards, None, step=3, training=True, num_generations=4)
+    assert counts.lengths.finished_at == {30: 1, 64: 1, 15: 1, 16: 1}
+    assert counts.lengths.truncated_at == cut
+    assert counts.causes == {"limit": 1, "context": 1, "tool": 2}
+    assert counts.tool_iterations == 1
+    assert (counts.stopped, counts.stopped_unasked, counts.searched) == (2, 1, 0)
+    assert (counts.reward, counts.reward_terminated, counts.reward_truncated) == (0.5, 1.0, None)
+    assert (counts.step, counts.limit, counts.groups.groups) == (3, limit, 2)
+    assert (counts.context_window, counts.longest_prompt) == (120, len(ROWS) - 1)
+
+
+def test_groups_of_equal_rewards_have_no_signal_whatever_the_rounding_of_their_advantages() -> None:
+    columns = np.zeros((len(Column), 4), dtype=np.int64)
+    rules = GenerationRules(
+        stop_token_ids=frozenset({1}), pad_token_id=0, limit=9, context_window=9
+    )
+    total = np.array([0.1, 0.1, 1.0, 0.0], dtype=np.float32)
+    advantages = np.array([1e-5, 1e-5, 0.7, -0.7], dtype=np.float32)
+    for baselined, silent in ((total[:, None], 1), (None, 0)):
+        counts = count_batch(
+            rules,
+            columns,
+            HostRewards(total, baselined),
+            advantages,
+            step=0,
+            training=True,
+            num_generations=2,
+        )
+        assert counts.groups.without_signal == silent
+
+
+@pytest.mark.parametrize("rewards", [[math.inf, 1.0], [math.inf, -math.inf], [-math.inf, 0.0]])
+def test_infinite_rewards_have_no_mean_and_raise_nothing(rewards: list[float]) -> None:
+    columns = np.zeros((len(Column), 2), dtype=np.int64)
+    rules = GenerationRules(
+        stop_token_ids=frozenset({1}), pad_token_id=0, limit=9, context_window=9
+    )
+    total = np.array(rewards, dtype=np.float32)
+    counts = count_batch(
+        rules,
+        columns,
+        HostRewards(total, total[:, None]),
+        np.array([math.nan, math.nan], dtype=np.float32),
+        step=0,
+        training=True,
+        num_generations=2,
+    )
+    assert (counts.reward, counts.reward_terminated, counts.reward_truncated) == (None, None, None)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,30 +13,56 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from truncation_guard import guard_advantages
-from truncation_guard.batch.groups import GatheredRollouts, GroupFigure
-from truncation_guard.batch.outcomes import (
-    Column,
-    GenerationRules,
-    Outcome,
-    describe_completions,
-    failed_rows,
-)
+from truncation_guard.batch.groups import GroupCounts, count_groups, uniform_groups
+from truncation_guard.batch.outcomes import describe_completions, failed_rows
+from truncation_guard.batch.rows import Column, GenerationRules, Outcome
 
 T8 = [5, 6, 7, 8, 9, 10, 11, 12]
 E3 = [5, 6, 1]
 RULES = GenerationRules(stop_token_ids=frozenset({1}), pad_token_id=0, limit=8, context_window=None)
 
 
-def gathered(outcomes: list[int], num_generations: int) -> GatheredRollouts:
-    rows = torch.zeros((len(outcomes), len(Column)), dtype=torch.int64)
-    rows[:, Column.OUTCOME] = torch.tensor(outcomes)
-    return GatheredRollouts(rows, num_generations)
+FIGURES = (
+    "truncated",
+    "all_truncated",
+    "one_survivor",
+    "worst",
+    "without_signal",
+    "truncated_without_signal",
+    "survivor_advantage_sum",
+)
 
 
-def figures(counts: Tensor) -> dict[GroupFigure, float]:
-    assert counts.shape == (len(GroupFigure),)
-    assert counts.dtype == torch.float32
-    return dict(zip(GroupFigure, counts.tolist(), strict=True))
+@dataclass(frozen=True)
+class Gathered:
+    """Completions of all processes, in groups of `size`."""
+
+    truncated: Any
+    size: int
+
+    def counts(self, advantages: Any, uniform: Any = None) -> GroupCounts:
+        advantages = None if advantages is None else np.asarray(advantages, dtype=np.float32)
+        uniform = None if uniform is None else np.asarray(uniform, dtype=bool)
+        counts = count_groups(np.asarray(self.truncated), self.size, advantages, uniform)
+        assert (counts.groups, counts.size) == (len(self.truncated) // self.size, self.size)
+        return counts
+
+    def uniform(self, rewards: Any) -> Any:
+        return uniform_groups(np.asarray(rewards).reshape(-1, 1), self.size)
+
+
+def gathered(outcomes: list[int], num_generations: int) -> Gathered:
+    return Gathered(torch.tensor(outcomes) == Outcome.TRUNCATED, num_generations)
+
+
+def rows_of(rows: Tensor, num_generations: int) -> Gathered:
+    return gathered(rows[:, Column.OUTCOME].tolist(), num_generations)
+
+
+def figures(counts: GroupCounts) -> dict[str, float]:
+    found = {name: getattr(counts, name) for name in FIGURES}
+    assert all(type(value) in (int, float, type(None)) for value in found.values())
+    return {name: math.nan if value is None else value for name, value in found.items()}
 
 
 def outcome_of(completion: list[int]) -> int:
@@ -51,7 +80,7 @@ def described(completions: list[list[int]]) -> Tensor:
 
 def oracle(
     outcomes: list[int], advantages: list[float], size: int, uniform: list[bool] | None = None
-) -> dict[GroupFigure, float]:
+) -> dict[str, float]:
     """The same, group by group in plain Python."""
     per_group, sums = [], []
     silent = silent_and_truncated = 0
@@ -65,13 +94,13 @@ def oracle(
         if any(cut):
             sums.append(math.fsum(a for a, c in zip(group, cut, strict=True) if not c))
     return {
-        GroupFigure.TRUNCATED: sum(number > 0 for number in per_group),
-        GroupFigure.ALL_TRUNCATED: sum(number == size for number in per_group),
-        GroupFigure.ONE_SURVIVOR: sum(number == size - 1 for number in per_group),
-        GroupFigure.WORST: max(per_group),
-        GroupFigure.WITHOUT_SIGNAL: silent,
-        GroupFigure.TRUNCATED_WITHOUT_SIGNAL: silent_and_truncated,
-        GroupFigure.SURVIVOR_ADVANTAGE_SUM: math.fsum(sums) / len(sums) if sums else math.nan,
+        "truncated": sum(number > 0 for number in per_group),
+        "all_truncated": sum(number == size for number in per_group),
+        "one_survivor": sum(number == size - 1 for number in per_group),
+        "worst": max(per_group),
+        "without_signal": silent,
+        "truncated_without_signal": silent_and_truncated,
+        "survivor_advantage_sum": math.fsum(sums) / len(sums) if sums else math.nan,
     }
 
 
@@ -88,7 +117,7 @@ def test_the_figures_are_those_of_a_slow_loop_over_the_groups(
     uniform = data.draw(
         st.none() | st.lists(st.booleans(), min_size=number, max_size=number), label="uniform"
     )
-    counts = gathered(outcomes, size).group_counts(
+    counts = gathered(outcomes, size).counts(
         torch.tensor(advantages), None if uniform is None else torch.tensor(uniform)
     )
     expected = oracle(outcomes, advantages, size, uniform)
@@ -101,42 +130,36 @@ def test_a_small_batch_by_hand() -> None:
     rollouts = gathered(outcomes, 3)
     assert rollouts.truncated.tolist() == [outcome == 1 for outcome in outcomes]
     # Groups TTT, XXX, XTX, SST: of 3 completions, X for truncated, S for stopped.
-    assert figures(rollouts.group_counts(torch.tensor(advantages))) == {
-        GroupFigure.TRUNCATED: 2,
-        GroupFigure.ALL_TRUNCATED: 1,
-        GroupFigure.ONE_SURVIVOR: 1,
-        GroupFigure.WORST: 3,
-        GroupFigure.WITHOUT_SIGNAL: 2,
-        GroupFigure.TRUNCATED_WITHOUT_SIGNAL: 1,
-        GroupFigure.SURVIVOR_ADVANTAGE_SUM: 0.75,
+    assert figures(rollouts.counts(torch.tensor(advantages))) == {
+        "truncated": 2,
+        "all_truncated": 1,
+        "one_survivor": 1,
+        "worst": 3,
+        "without_signal": 2,
+        "truncated_without_signal": 1,
+        "survivor_advantage_sum": 0.75,
     }
 
 
 def test_figures_of_advantages_are_nan_without_advantages_and_the_others_are_there() -> None:
-    counts = gathered([1, 1, 1, 0], 2).group_counts(None, torch.tensor([True, True]))
+    counts = gathered([1, 1, 1, 0], 2).counts(None, torch.tensor([True, True]))
     found = figures(counts)
     unknown = {figure for figure, value in found.items() if math.isnan(value)}
     assert unknown == {
-        GroupFigure.WITHOUT_SIGNAL,
-        GroupFigure.TRUNCATED_WITHOUT_SIGNAL,
-        GroupFigure.SURVIVOR_ADVANTAGE_SUM,
+        "without_signal",
+        "truncated_without_signal",
+        "survivor_advantage_sum",
     }
-    assert found[GroupFigure.TRUNCATED] == 2
-    assert found[GroupFigure.ALL_TRUNCATED] == 1
-    assert found[GroupFigure.ONE_SURVIVOR] == 1
-    assert found[GroupFigure.WORST] == 2
+    assert found["truncated"] == 2
+    assert found["all_truncated"] == 1
+    assert found["one_survivor"] == 1
+    assert found["worst"] == 2
 
 
 def test_the_sum_over_survivors_is_not_known_without_a_group_with_truncation() -> None:
-    found = figures(gathered([0, 2, 0, 0], 2).group_counts(torch.ones(4)))
-    assert math.isnan(found[GroupFigure.SURVIVOR_ADVANTAGE_SUM])
-    assert found[GroupFigure.WITHOUT_SIGNAL] == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_advantages_may_have_any_precision(dtype: torch.dtype) -> None:
-    counts = gathered([1, 0], 2).group_counts(torch.tensor([0, 0.5], dtype=dtype))
-    assert figures(counts)[GroupFigure.SURVIVOR_ADVANTAGE_SUM] == 0.5
+    found = figures(gathered([0, 2, 0, 0], 2).counts(torch.ones(4)))
+    assert math.isnan(found["survivor_advantage_sum"])
+    assert found["without_signal"] == 0
 
 
 @pytest.mark.parametrize("others", [math.inf, -math.inf, math.nan, 1e30])
@@ -145,8 +168,8 @@ def test_a_group_without_truncation_is_no_part_of_the_sum_whatever_its_advantage
 ) -> None:
     rollouts = gathered([0, 0, 1, 0, 2, 0, 1, 0], 2)
     advantages = torch.tensor([others, others, 9.0, 0.25, others, -others, 9.0, 0.5])
-    found = figures(rollouts.group_counts(advantages))
-    assert found[GroupFigure.SURVIVOR_ADVANTAGE_SUM] == 0.375
+    found = figures(rollouts.counts(advantages))
+    assert found["survivor_advantage_sum"] == 0.375
 
 
 @pytest.mark.parametrize(("rewards", "rounding"), [([0.5] * 8, False), ([0.1] * 8, True)])
@@ -158,19 +181,19 @@ def test_a_group_of_equal_rewards_has_no_signal_whatever_the_rounding_of_its_mea
     made = torch.tensor(rewards)
     advantages, _ = guard_advantages(made, rollouts.truncated, 8, mode="observe")
     assert bool(advantages.any()) == rounding
-    found = figures(rollouts.group_counts(advantages, rollouts.uniform_groups(made.unsqueeze(1))))
-    assert found[GroupFigure.WITHOUT_SIGNAL] == 1
-    assert found[GroupFigure.TRUNCATED_WITHOUT_SIGNAL] == 1
+    found = figures(rollouts.counts(advantages, rollouts.uniform(made)))
+    assert found["without_signal"] == 1
+    assert found["truncated_without_signal"] == 1
 
 
 def test_uniform_rewards_of_a_group_without_truncation_are_no_signal_lost_to_truncation() -> None:
     rollouts = gathered([0, 0, 1, 0, 0, 1], 2)
-    counts = rollouts.group_counts(
+    counts = rollouts.counts(
         torch.tensor([1e-5, 1e-5, 1e-5, 1e-5, 0.5, 0.0]), torch.tensor([True, True, False])
     )
     found = figures(counts)
-    assert found[GroupFigure.WITHOUT_SIGNAL] == 2
-    assert found[GroupFigure.TRUNCATED_WITHOUT_SIGNAL] == 1
+    assert found["without_signal"] == 2
+    assert found["truncated_without_signal"] == 1
 
 
 # --- groups of equal rewards --------------------------------------------------------------------
@@ -209,14 +232,14 @@ def test_a_group_is_uniform_where_its_scored_completions_have_one_reward(
 ) -> None:
     beside = [1.0, 2.0, 3.0, *rewards, 7.0, 7.0, 7.0]
     for dtype in (torch.float32, torch.float64):
-        found = gathered([0] * 9, 3).uniform_groups(torch.tensor(beside, dtype=dtype).unsqueeze(1))
-        assert found.dtype == torch.bool
+        found = gathered([0] * 9, 3).uniform(torch.tensor(beside, dtype=dtype))
+        assert found.dtype == np.bool_
         assert found.tolist() == [False, uniform, True]
 
 
 def test_a_group_of_one_is_uniform() -> None:
     rewards = torch.tensor([1.0, NAN, -INF])
-    assert gathered([0, 1, 2], 1).uniform_groups(rewards.unsqueeze(1)).tolist() == [True] * 3
+    assert gathered([0, 1, 2], 1).uniform(rewards).tolist() == [True] * 3
 
 
 @settings(deadline=None)
@@ -228,7 +251,7 @@ def test_uniform_groups_are_those_with_one_distinct_reward(
     rewards = data.draw(st.lists(value, min_size=size * number, max_size=size * number))
     groups = [rewards[first : first + size] for first in range(0, size * number, size)]
     expected = [len({reward for reward in group if reward == reward}) <= 1 for group in groups]
-    found = gathered([0] * size * number, size).uniform_groups(torch.tensor(rewards).unsqueeze(1))
+    found = gathered([0] * size * number, size).uniform(torch.tensor(rewards))
     assert found.tolist() == expected
 
 
@@ -237,11 +260,11 @@ def test_one_survivor_or_none_leaves_no_signal_in_case_4(mode: str) -> None:
     rollouts = gathered([1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0], 4)
     rewards = torch.tensor([1.0, 0, 0, 0.5, 1, 0, 0, 1, 1, 0, 0, 0])
     advantages, _ = guard_advantages(rewards, rollouts.truncated, 4, mode=mode)  # type: ignore[arg-type]
-    found = figures(rollouts.group_counts(advantages))
+    found = figures(rollouts.counts(advantages))
     # With downweight the truncated rewards stay in the baseline: the one survivor learns.
-    assert found[GroupFigure.WITHOUT_SIGNAL] == (2 if mode == "exclude" else 1)
-    assert found[GroupFigure.ALL_TRUNCATED] == 1
-    assert found[GroupFigure.ONE_SURVIVOR] == 1
+    assert found["without_signal"] == (2 if mode == "exclude" else 1)
+    assert found["all_truncated"] == 1
+    assert found["one_survivor"] == 1
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -249,15 +272,15 @@ def test_one_survivor_or_none_leaves_no_signal_in_case_4(mode: str) -> None:
 
 def test_groups_that_straddle_two_processes_count_as_in_case_5() -> None:
     by_process = [described([E3] * 3), described([T8] * 3)]
-    rollouts = GatheredRollouts(torch.cat(by_process), 2)
+    rollouts = rows_of(torch.cat(by_process), 2)
     assert rollouts.truncated.tolist() == [False, False, False, True, True, True]
-    found = figures(rollouts.group_counts(torch.zeros(6)))
-    assert found[GroupFigure.TRUNCATED] == 2
-    assert found[GroupFigure.ALL_TRUNCATED] == 1
-    assert found[GroupFigure.ONE_SURVIVOR] == 1
-    assert found[GroupFigure.WORST] == 2
-    assert found[GroupFigure.WITHOUT_SIGNAL] == 3
-    assert found[GroupFigure.TRUNCATED_WITHOUT_SIGNAL] == 2
+    found = figures(rollouts.counts(torch.zeros(6)))
+    assert found["truncated"] == 2
+    assert found["all_truncated"] == 1
+    assert found["one_survivor"] == 1
+    assert found["worst"] == 2
+    assert found["without_signal"] == 3
+    assert found["truncated_without_signal"] == 2
 
 
 @settings(deadline=None, max_examples=40)
@@ -275,11 +298,11 @@ def test_the_figures_do_not_depend_on_how_the_rows_lie_over_processes(
     )
     cuts = sorted(data.draw(st.sets(st.integers(1, length - 1))) if length > 1 else set())
     advantages = torch.linspace(-1, 1, length)
-    whole = GatheredRollouts(described(completions), size)
+    whole = described(completions)
     parts = [described(completions[a:b]) for a, b in pairwise([0, *cuts, length])]
-    split = GatheredRollouts(torch.cat(parts), size)
-    assert torch.equal(split.rows, whole.rows)
-    assert figures(split.group_counts(advantages)) == pytest.approx(
+    split = torch.cat(parts)
+    assert torch.equal(split, whole)
+    assert figures(rows_of(split, size).counts(advantages)) == pytest.approx(
         oracle(
             [outcome_of(ids) for ids in completions],
             advantages.tolist(),
@@ -290,10 +313,8 @@ def test_the_figures_do_not_depend_on_how_the_rows_lie_over_processes(
     )
 
 
-def test_one_failed_process_is_seen_by_all() -> None:
-    healthy = described([E3, T8])
-    assert not GatheredRollouts(healthy, 2).any_failed
-    together = GatheredRollouts(torch.cat([healthy, failed_rows(2)]), 2)
-    assert together.any_failed
-    assert together.truncated.tolist() == [False, True, False, False]
+def test_the_rows_of_a_failed_process_are_flagged_and_not_truncated() -> None:
+    together = torch.cat([described([E3, T8]), failed_rows(2)])
+    assert together[:, Column.FAILED].tolist() == [0, 0, 1, 1]
+    assert rows_of(together, 2).truncated.tolist() == [False, True, False, False]
     assert failed_rows(2)[:, Column.OUTCOME].tolist() == [Outcome.TERMINATED] * 2

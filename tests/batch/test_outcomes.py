@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from truncation_guard import detect_truncated
-from truncation_guard.batch.outcomes import (
+from truncation_guard.batch.outcomes import describe_completions, failed_rows
+from truncation_guard.batch.rows import (
     NOT_FOUND,
     NOT_SEARCHED,
     Cause,
     Column,
     GenerationRules,
     Outcome,
-    describe_completions,
-    failed_rows,
 )
 
 PAD, EOS, EOT = 0, 1, 2

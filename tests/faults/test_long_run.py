@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import random
-import time
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +22,6 @@ from truncation_guard.record import FILE_NAME, read_record
 BATCHES = 10_000
 ROWS, SIZE = 16, 4
 LIMIT = 60
-SECONDS = 60
-"""Of this process: a busy machine is no fault."""
 PART = 2_000
 GROWTH = 2**20
 """Bytes in a part. A leak of one list of the batch's rows each time would be 2.5 MB, one of its
@@ -70,7 +67,6 @@ def test_ten_thousand_generation_batches(tmp_path: Path) -> None:
     made = stubbed(tmp_path, random.Random(0))
     guard = TruncationGuardCallback(mode="exclude", histogram_every=100, raise_limit_to=62)
     guard.attach(made)
-    begun = time.process_time()
     memory = []
     for batch in range(BATCHES):
         if batch and batch % PART == 0:  # every length has been seen, every buffer is full
@@ -82,7 +78,6 @@ def test_ten_thousand_generation_batches(tmp_path: Path) -> None:
             made._metrics["train"] = defaultdict(list)  # as the trainer does when it logs
             guard.state()  # as for a checkpoint
     guard.on_train_end(made.args, made.state, made.control)
-    assert time.process_time() - begun < SECONDS
     # A leak grows in every part; what other tests left behind makes a jump in one.
     assert median(after - before for before, after in pairwise(memory)) < GROWTH
     lines = (tmp_path / FILE_NAME).read_text().splitlines()

@@ -36,7 +36,7 @@ def test_switches_off(
     result = places.train(tmp_path, fault(POINTS[name]), mode=mode)
     assert result["fired"] == [True]
     batches = guarded_batches(name, here=True)
-    in_rewards = 2 if (name, mode) == ("changes", "exclude") else batches
+    in_rewards = 2 if (name, mode) == ("scored", "exclude") else batches
     guarded = [number for half in GUARDED[mode] for number in half]
     check_advantages(result["advantages"], guarded, [*GIVEN[0], *GIVEN[1]], in_rewards)
     check_logged(result, logged_batches(name, here=True))

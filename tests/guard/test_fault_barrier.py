@@ -1,4 +1,4 @@
-"""The containment alone, over a guard and a trainer that only write down what is asked of them.
+"""The fault barrier alone, over a guard and a trainer that only write down what is asked of them.
 
 `faults/test_stages.py` does the same with real ones.
 """
@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from truncation_guard.batch.outcomes import Column
-from truncation_guard.guard.fault_barrier import ContainedRollouts
+from truncation_guard.batch.rows import Column
+from truncation_guard.guard.fault_barrier import FaultBarrier
 
 PROMPTS = ["a", "b"]
 ROWS = torch.arange(2 * len(Column)).view(2, -1)
@@ -27,12 +27,13 @@ OUTPUT = {
     "completion_ids": torch.ones(2, 3),
     "completion_mask": torch.ones(2, 3, dtype=torch.int64),
 }
-BEFORE_THE_COLLECTIVE = ("begin", "describe")
-AFTER_THE_COLLECTIVE = ("take", "guard_rewards", "changes", "report")
+BEFORE_THE_COLLECTIVE = ("begin", "generated")
+AFTER_THE_COLLECTIVE = ("rewarded", "scored", "counted")
+COUNTS: Any = "counts"
 
 
 class Guard:
-    """Stands for `BatchGuard`: doubles the rewards, negates the advantages."""
+    """Stands for `BatchStages`: doubles the rewards, negates the advantages."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -43,22 +44,20 @@ class Guard:
     def begin(self, trainer: Any) -> None:
         self._call("begin")
 
-    def describe(self, trainer: Any, generated: tuple[Any, ...]) -> Any:
-        return self._call("describe", ROWS.clone())
+    def generated(self, trainer: Any, generated: tuple[Any, ...]) -> Any:
+        return self._call("generated", ROWS.clone())
 
-    def take(self, gathered: Tensor) -> None:
-        self._call("take")
+    def rewarded(self, trainer: Any, gathered: Tensor, rewards: Tensor) -> Any:
         self.taken.append(gathered)
+        return self._call("rewarded", 2 * rewards)
 
-    def guard_rewards(self, trainer: Any, rewards: Tensor) -> Any:
-        return self._call("guard_rewards", 2 * rewards)
+    def scored(self, trainer: Any, gathered: Tensor, output: dict[str, Tensor]) -> Any:
+        assert gathered is self.taken[-1]
+        return self._call("scored", {"advantages": -output["advantages"]})
 
-    def changes(self, trainer: Any, output: dict[str, Tensor]) -> Any:
-        return self._call("changes", {"advantages": -output["advantages"]})
-
-    def report(self, trainer: Any) -> Any:
-        another_failed = bool(self.taken and self.taken[-1][:, Column.FAILED].any())
-        return self._call("report", another_failed)
+    def counted(self, trainer: Any, gathered: Tensor) -> Any:
+        assert gathered is self.taken[-1]
+        return self._call("counted", None if gathered[:, Column.FAILED].any() else COUNTS)
 
     def _call(self, name: str, result: Any = None) -> Any:
         self.calls.append(name)
@@ -90,20 +89,22 @@ class Accelerator:
 
 
 class Run:
-    """A trainer, its guard, and the containment between them."""
+    """A trainer, its guard, and the barrier between them."""
 
     def __init__(self, process_index: int = 0) -> None:
         self.guard = Guard()
         self.accelerator = Accelerator(process_index)
         self.trainer = SimpleNamespace(accelerator=self.accelerator)
-        self.stages = ContainedRollouts(self.guard)
+        self.stages = FaultBarrier(self.guard)  # type: ignore[arg-type]
+        self.counts: Any = None
 
     def batch(self) -> tuple[Tensor, dict[str, Any]]:
         """The rewards and the output that the trainer goes on with."""
         self.stages.begin(self.trainer)
         self.stages.generated(self.trainer, PROMPTS, ("generated",))
         rewards = self.stages.rewarded(self.trainer, REWARDS)
-        return rewards, self.stages.scored(self.trainer, OUTPUT)
+        output, self.counts = self.stages.scored(self.trainer, OUTPUT)
+        return rewards, output
 
     @property
     def sent_flags(self) -> list[list[int]]:
@@ -133,11 +134,10 @@ class TestWithoutAFault:
         rewards, output = run.batch()
         assert run.guard.calls == [
             "begin",
-            "describe",
-            "take",
-            "guard_rewards",
-            "changes",
-            "report",
+            "generated",
+            "rewarded",
+            "scored",
+            "counted",
         ]
         assert rewards.tolist() == [[2.0], [0.0], [2.0], [0.0]]
         assert output["advantages"].tolist() == [-0.5, 0.5]
@@ -148,6 +148,10 @@ class TestWithoutAFault:
         run.batch()
         assert [rows.tolist() for rows in run.guard.taken] == [[*ROWS.tolist(), *ROWS.tolist()]]
 
+    def test_the_counts_go_to_the_caller(self, run: Run) -> None:
+        run.batch()
+        assert run.counts == COUNTS
+
     def test_each_batch_has_one_collective(self, run: Run) -> None:
         for _ in range(3):
             run.batch()
@@ -155,11 +159,11 @@ class TestWithoutAFault:
 
     def test_a_loss_mask_may_be_new(self, run: Run) -> None:
         mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
-        run.guard.results["changes"] = {"tool_mask": mask}
+        run.guard.results["scored"] = {"tool_mask": mask}
         assert run.batch()[1]["tool_mask"] is mask
 
     def test_no_changes_are_fine(self, run: Run) -> None:
-        run.guard.results["changes"] = {}
+        run.guard.results["scored"] = {}
         _, output = run.batch()
         assert output == OUTPUT
         run.batch()
@@ -169,7 +173,7 @@ class TestWithoutAFault:
         """A script that calls `trainer._generate` outside of a batch."""
         run.stages.generated(run.trainer, PROMPTS, ("generated",))
         assert run.stages.rewarded(run.trainer, REWARDS) is REWARDS
-        assert run.stages.scored(run.trainer, OUTPUT) is OUTPUT
+        assert run.stages.scored(run.trainer, OUTPUT) == (OUTPUT, None)
         assert run.guard.calls == []
         assert run.accelerator.sent == []
 
@@ -178,12 +182,12 @@ class TestWithoutAFault:
         run.stages.begin(run.trainer)
         _, inner = run.batch()
         run.stages.generated(run.trainer, PROMPTS, ("generated",))
-        assert run.stages.scored(run.trainer, inner) is inner
-        assert run.guard.calls.count("describe") == run.guard.calls.count("report") == 1
+        assert run.stages.scored(run.trainer, inner)[0] is inner
+        assert run.guard.calls.count("generated") == run.guard.calls.count("counted") == 1
         assert len(run.accelerator.sent) == 1
 
     def test_an_event_gets_its_answer(self, run: Run) -> None:
-        assert run.stages.contain(lambda a, b: a + b, 1, 2) == 3
+        assert run.stages.contain(lambda: 1 + 2, otherwise=0) == 3
 
 
 class TestFaultBeforeTheCollective:
@@ -223,13 +227,13 @@ class TestFaultAfterTheCollective:
         assert run.guard.calls[-1] == name
         assert tracebacks(caplog) == 1
 
-    @pytest.mark.parametrize("name", ["take", "guard_rewards"])
+    @pytest.mark.parametrize("name", ["rewarded"])
     def test_the_batch_stays_as_it_was(self, run: Run, name: str) -> None:
         run.guard.failing = name
         assert is_untouched(run.batch())
 
     def test_without_changes_the_output_stays_as_it_was(self, run: Run) -> None:
-        run.guard.failing = "changes"
+        run.guard.failing = "scored"
         _, output = run.batch()
         assert output["advantages"] is OUTPUT["advantages"]
 
@@ -241,8 +245,8 @@ class TestFaultAfterTheCollective:
             raise ZeroDivisionError
 
         run.batch()
-        assert run.stages.contain(fails) is None
-        assert run.stages.contain(fails) is None
+        assert run.stages.contain(fails, otherwise=None) is None
+        assert run.stages.contain(fails, otherwise=None) is None
         assert asked == [1]
         assert is_untouched(run.batch())
         assert run.sent_flags == [[0, 0], [1, 1]]
@@ -282,21 +286,21 @@ class TestFaultOfAnotherProcess:
 @pytest.mark.parametrize(
     ("name", "result"),
     [
-        ("describe", None),
-        ("describe", "nonsense"),
-        ("describe", ROWS[:1]),
-        ("describe", ROWS[:, :-1]),
-        ("describe", ROWS.float()),
-        ("guard_rewards", None),
-        ("guard_rewards", "nonsense"),
-        ("guard_rewards", REWARDS[:-1]),
-        ("guard_rewards", REWARDS.double()),
-        ("changes", None),
-        ("changes", "nonsense"),
-        ("changes", {"advantages": None}),
-        ("changes", {"advantages": OUTPUT["advantages"][:1]}),
-        ("changes", {"advantages": OUTPUT["advantages"].double()}),
-        ("changes", {"tool_mask": torch.ones(2, 2, dtype=torch.int64)}),
+        ("generated", None),
+        ("generated", "nonsense"),
+        ("generated", ROWS[:1]),
+        ("generated", ROWS[:, :-1]),
+        ("generated", ROWS.float()),
+        ("rewarded", None),
+        ("rewarded", "nonsense"),
+        ("rewarded", REWARDS[:-1]),
+        ("rewarded", REWARDS.double()),
+        ("scored", None),
+        ("scored", "nonsense"),
+        ("scored", {"advantages": None}),
+        ("scored", {"advantages": OUTPUT["advantages"][:1]}),
+        ("scored", {"advantages": OUTPUT["advantages"].double()}),
+        ("scored", {"tool_mask": torch.ones(2, 2, dtype=torch.int64)}),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -305,7 +309,7 @@ class TestNonsense:
         run.guard.results[name] = result
         rewards, output = run.batch()
         assert output == OUTPUT
-        assert rewards is REWARDS or name == "changes"
+        assert rewards is REWARDS or name == "scored"
 
     def test_is_a_fault(
         self, run: Run, caplog: pytest.LogCaptureFixture, name: str, result: Any
@@ -339,7 +343,7 @@ def test_a_log_handler_that_raises_does_not_reach_the_trainer(run: Run) -> None:
     handler = Raises()
     logging.getLogger("truncation_guard").addHandler(handler)
     try:
-        run.guard.results["describe"] = None
+        run.guard.results["generated"] = None
         assert is_untouched(run.batch())
         run.stages.switch_off("Enough.")
     finally:
@@ -352,7 +356,7 @@ def test_a_trainer_that_does_not_call_generate_is_left_alone(
     for _ in range(2):
         run.stages.begin(run.trainer)
         assert run.stages.rewarded(run.trainer, REWARDS) is REWARDS
-        assert run.stages.scored(run.trainer, OUTPUT) is OUTPUT
+        assert run.stages.scored(run.trainer, OUTPUT) == (OUTPUT, None)
     (record,) = caplog.records
     assert "SimpleNamespace does not call TRL's `_generate`" in record.getMessage()
     assert run.accelerator.sent == []
@@ -363,7 +367,7 @@ def test_the_user_may_interrupt(run: Run, interruption: Callable[..., BaseExcept
     def interrupted(trainer: Any, generated: Any) -> Any:
         raise interruption
 
-    run.guard.describe = interrupted  # type: ignore[method-assign]
+    run.guard.generated = interrupted  # type: ignore[method-assign]
     with pytest.raises(interruption):  # type: ignore[call-overload]
         run.batch()
 
@@ -376,11 +380,11 @@ def raised(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The limits that were set, in order."""
     limits: list[int] = []
     monkeypatch.setattr(
-        "truncation_guard.guard.fault_barrier.raise_limit",
+        "truncation_guard.guard.limit_agreement.raise_limit",
         lambda trainer, limit: limits.append(limit),
     )
     monkeypatch.setattr(
-        "truncation_guard.guard.fault_barrier.get_limit", lambda trainer: trainer.limit
+        "truncation_guard.guard.limit_agreement.get_limit", lambda trainer: trainer.limit
     )
     run.trainer.model, run.trainer.limit = SimpleNamespace(training=True), 16
     return limits
@@ -390,7 +394,7 @@ def test_a_limit_is_set_once_the_batch_after_the_proposal_shows_no_failure(
     run: Run, raised: list[int]
 ) -> None:
     run.batch()
-    run.stages.propose_limit(32, before=16)
+    run.stages.limit.propose(32, before=16)
     run.batch()
     assert raised == []
     run.batch()
@@ -400,7 +404,7 @@ def test_a_limit_is_set_once_the_batch_after_the_proposal_shows_no_failure(
 
 
 def test_a_limit_that_not_all_propose_is_not_set(run: Run, raised: list[int]) -> None:
-    run.stages.propose_limit(32, before=16)
+    run.stages.limit.propose(32, before=16)
     run.accelerator.other_failed = True
     for _ in range(3):
         run.batch()
@@ -410,11 +414,11 @@ def test_a_limit_that_not_all_propose_is_not_set(run: Run, raised: list[int]) ->
 def test_a_limit_that_somebody_has_lowered_meanwhile_is_left_alone(
     run: Run, raised: list[int]
 ) -> None:
-    run.stages.propose_limit(32, before=17)  # 16 in the rows of the next batch
+    run.stages.limit.propose(32, before=17)  # 16 in the rows of the next batch
     run.batch()
     run.batch()
     assert raised == []
-    run.stages.propose_limit(32, before=16)
+    run.stages.limit.propose(32, before=16)
     run.batch()
     run.trainer.limit = 12
     run.batch()
@@ -427,7 +431,7 @@ def test_a_guard_that_fails_after_all_agreed_sets_the_limit_like_the_others(
     stage: str, run: Run, raised: list[int]
 ) -> None:
     """The others learn of its failure with the next batch, before which they set the limit."""
-    run.stages.propose_limit(32, before=16)
+    run.stages.limit.propose(32, before=16)
     run.guard.failing = stage
     run.batch()
     assert raised == []
@@ -436,7 +440,7 @@ def test_a_guard_that_fails_after_all_agreed_sets_the_limit_like_the_others(
 
 
 def test_a_limit_waits_for_training(run: Run, raised: list[int]) -> None:
-    run.stages.propose_limit(32, before=16)
+    run.stages.limit.propose(32, before=16)
     run.batch()
     run.trainer.model.training = False
     run.batch()
@@ -452,8 +456,8 @@ def test_a_limit_that_cannot_be_set_is_logged_and_not_tried_again(
     def refuse(trainer: Any, limit: int) -> None:
         raise ValueError("no room")
 
-    monkeypatch.setattr("truncation_guard.guard.fault_barrier.raise_limit", refuse)
-    run.stages.propose_limit(32, before=16)
+    monkeypatch.setattr("truncation_guard.guard.limit_agreement.raise_limit", refuse)
+    run.stages.limit.propose(32, before=16)
     for _ in range(3):
         run.batch()
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from truncation_guard import TruncationGuardCallback
-from truncation_guard.guard.fault_barrier import ContainedRollouts
+from truncation_guard.guard.fault_barrier import FaultBarrier
 
 STAGES = ("generated", "rewarded", "scored")
 WAITING = {
@@ -98,7 +98,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> PretendedDevice:
         watch(Tensor, name, bring_back)
 
     def entered(name: str) -> None:
-        original = getattr(ContainedRollouts, name)
+        original = getattr(FaultBarrier, name)
 
         def stage(stages: Any, trainer: Any, *args: Any) -> Any:
             with pretended:
@@ -110,7 +110,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> PretendedDevice:
                     value.is_there = False
             return result
 
-        watch(ContainedRollouts, name, stage)
+        watch(FaultBarrier, name, stage)
 
     for name in ("cpu", "tolist", "numpy"):
         brought_back(name)
@@ -182,7 +182,7 @@ def test_a_gpu_is_waited_for_once_for_each_batch(
     waits: list[str] = []
 
     def entered(name: str) -> None:
-        original = getattr(ContainedRollouts, name)
+        original = getattr(FaultBarrier, name)
 
         def stage(*args: Any) -> Any:
             with warnings.catch_warnings(record=True) as caught:
@@ -198,7 +198,7 @@ def test_a_gpu_is_waited_for_once_for_each_batch(
                         if "synchronizing CUDA operation" in str(warning.message)
                     )
 
-        monkeypatch.setattr(ContainedRollouts, name, stage)
+        monkeypatch.setattr(FaultBarrier, name, stage)
 
     for name in STAGES:
         entered(name)
@@ -260,7 +260,9 @@ class TestMemory:
         stages.begin(made)
         stages.generated(made, ids, ([[5]] * self.ROWS, ids, None, [""] * self.ROWS))
         stages.rewarded(made, torch.randn(self.ROWS, 1))
-        assert stages.scored(made, output)["tool_mask"].shape == (self.ROWS, self.LIMIT)
+        guarded, counts = stages.scored(made, output)
+        assert guarded["tool_mask"].shape == (self.ROWS, self.LIMIT)
+        guard.batch_counted(made, counts)
         made.state.global_step += 1
         assert made._metrics["train"].pop(f"{canned.GUARD}truncated_share")
         made._metrics["train"].clear()  # as TRL's log does

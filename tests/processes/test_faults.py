@@ -35,7 +35,7 @@ def each(scenarios: dict[str, Any]) -> list[Any]:
 FAULTS = each({places.one_fault(*fault): fault for fault in places.ONE_FAULT})
 TWO_FAULTS = each({places.two_faults(*faults): faults for faults in places.TWO_FAULTS})
 EXCLUDE = each({f"exclude: {name} on 1": (name,) for name in STAGES})
-SLEEPS = each({f"{name} sleeps": (name,) for name in ("describe", "report")})
+SLEEPS = each({f"{name} sleeps": (name,) for name in ("generated", "counted")})
 NONSENSE = each(
     {
         f"{name} returns {kind}": (name, kind)
@@ -103,7 +103,7 @@ def test_exclude_switches_off_as_well(faulty: Launch, name: str) -> None:
     for rank, result in enumerate(faulty.of(f"exclude: {name} on 1")):
         batches = guarded_batches(name, here=rank == 1)
         # With the rewards changed, TRL's own advantages are those of the mode.
-        in_rewards = 2 if name == "changes" else batches
+        in_rewards = 2 if name == "scored" else batches
         guarded = GUARDED["exclude"][rank]
         check_advantages(result["advantages"], guarded, GIVEN[rank], in_rewards)
         assert result["num_items"] == [KEPT_TOKENS] * batches + [TOKENS] * (4 - batches)
@@ -114,7 +114,7 @@ def test_exclude_switches_off_as_well(faulty: Launch, name: str) -> None:
 def test_a_fault_in_the_first_batch_leaves_the_training_as_it_is_without_a_guard(
     faulty: Launch,
 ) -> None:
-    bare, failed = faulty.of("no guard"), faulty.of("describe in the first batch")
+    bare, failed = faulty.of("no guard"), faulty.of("generated in the first batch")
     assert [rank["fired"] for rank in failed] == [[], [True]]
     assert [rank["weights"] for rank in failed] == [rank["weights"] for rank in bare]
     assert faulty.of("no fault")[0]["weights"] != bare[0]["weights"]

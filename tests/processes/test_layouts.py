@@ -78,7 +78,7 @@ def test_the_limit_is_raised_and_one_process_is_cut_off_altogether(
     assert [any(ends[i : i + share]) for i in range(0, courses.ROWS, share)] == [True] * 3 + [False]
 
 
-@pytest.mark.parametrize("stage", ["describe", "take"])
+@pytest.mark.parametrize("stage", ["generated", "rewarded"])
 def test_a_fault_on_the_last_process_switches_all_of_them_off(started: Launch, stage: str) -> None:
     ranks = started.of(f"{stage} fails")
     assert {rank["weights"] for rank in ranks} == {ranks[0]["weights"]}

@@ -46,7 +46,6 @@ def reporter(
 ) -> Reporter:
     return Reporter(
         guard_options(mode, **options),
-        mode,
         is_main_process=is_main_process,
         output_dir=str(tmp_path),
     )
@@ -211,9 +210,7 @@ def test_the_mode_that_is_really_applied_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A trainer that overrides a rollout method is only measured, whatever was asked for."""
-    report = Reporter(
-        guard_options("exclude"), "observe", is_main_process=True, output_dir=str(tmp_path)
-    )
+    report = Reporter(guard_options("observe"), is_main_process=True, output_dir=str(tmp_path))
     report.start(256, None)
     report.batch(batch(16))
     assert " mode=observe " in logged(caplog, logging.WARNING)[0]

@@ -21,7 +21,8 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.guard.stages import BatchGuard
+from truncation_guard.guard.stages import BatchStages
+from truncation_guard.options import GuardOptions
 
 LIMIT = 8
 
@@ -70,33 +71,35 @@ def through(batch: Batch, processes: int = 1, loss: str = "dapo", **options: Any
     parts = [slice(p * share, (p + 1) * share) for p in range(processes)]
     trainers = [_trainer(p, processes, batch, loss) for p in range(processes)]
     counts: list[BatchCounts] = []
-    settings = {"mode": "downweight", "truncated_weight": 0.0, "truncated_reward": 0.0} | options
-    guards = [
-        BatchGuard(
-            **settings,
-            in_order=True,
-            longest_prompt=0,
-            on_counts=lambda _, made: counts.append(made),
-        )
-        for _ in trainers
-    ]
+    defaults = {
+        "mode": "downweight",
+        "truncated_weight": 0.0,
+        "truncated_reward": 0.0,
+        "warn_above": None,
+        "window": 64,
+        "cooldown": 0,
+        "coverage": 0.95,
+        "histogram_every": None,
+        "record": False,
+    }
+    settings = GuardOptions(**(defaults | options))
+    guards = [BatchStages(settings, in_order=True, longest_prompt=0) for _ in trainers]
     described = []
     for guard, trainer, part in zip(guards, trainers, parts, strict=True):
         ids = batch.completions[part]
         guard.begin(trainer)
-        described.append(guard.describe(trainer, ([[3]] * len(ids), ids, None, [""] * len(ids))))
+        described.append(guard.generated(trainer, ([[3]] * len(ids), ids, None, [""] * len(ids))))
     gathered = torch.cat(described)
     seen: list[Tensor] = []
     for guard, trainer in zip(guards, trainers, strict=True):
-        guard.take(gathered)
-        seen.append(guard.guard_rewards(trainer, torch.tensor(batch.rewards)))
+        seen.append(guard.rewarded(trainer, gathered, torch.tensor(batch.rewards)))
     assert all(torch.equal(r.nan_to_num(99), seen[0].nan_to_num(99)) for r in seen)
     baseline = grpo_advantages(seen[0].tolist(), batch.group_size)
     advantages: list[float] = []
     tokens, in_loss, changed = set(), [], set()
     for guard, trainer, part in zip(guards, trainers, parts, strict=True):
         output = _output(batch.completions[part], baseline[part], batch)
-        changes = guard.changes(trainer, output)
+        changes = guard.scored(trainer, gathered, output)
         changed |= changes.keys()
         output |= changes
         mask = output["completion_mask"] * output.get("tool_mask", 1)
@@ -104,7 +107,9 @@ def through(batch: Batch, processes: int = 1, loss: str = "dapo", **options: Any
         tokens.add(int(output["num_items_in_batch"]))
         in_loss += mask.any(dim=1).tolist()
         trainer._logs["advantages"].extend(baseline)
-        assert guard.report(trainer) is False
+        found = guard.counted(trainer, gathered)
+        assert found is not None
+        counts.append(found)
     assert len(tokens) == 1
     return Guarded(seen[0], advantages, tokens.pop(), in_loss, changed, counts)
 

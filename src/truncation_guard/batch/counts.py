@@ -1,51 +1,24 @@
-"""The counts of generation batches: what all the other pieces pass around.
+"""The counts of generation batches: plain numbers over all processes, which add up."""
 
-The one idea: plain numbers of the host, over all processes, that add up: batches to an evaluation,
-or to a whole training.
-"""
-
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from truncation_guard.batch.groups import GroupCounts, count_groups, known, uniform_groups
+from truncation_guard.batch.rows import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
 from truncation_guard.lengths.histogram import LengthHistogram, add_up
 
+_Integers = NDArray[np.int64]
+_Floats = NDArray[np.float32]
 
-@dataclass(frozen=True, slots=True)
-class GroupCounts:
-    """Groups of one generation batch, by what truncation left of them."""
-
-    groups: int
-    truncated: int
-    """Groups with at least one truncated completion."""
-    all_truncated: int
-    one_survivor: int
-    """Groups with exactly one completion that was not truncated."""
-    worst: int
-    """Truncated completions of the most affected group."""
-    size: int
-    """Completions per group."""
-    without_signal: int | None
-    """Groups whose advantages are all 0 after the mode was applied; None where not measured."""
-    truncated_without_signal: int | None
-    """Those of them with a truncated completion."""
-    survivor_advantage_sum: float | None
-    """Over the groups with truncation, the mean of the sum of the survivors' advantages."""
-
-    def __add__(self, other: "GroupCounts") -> "GroupCounts":
-        """The groups of both; means are not kept."""
-        return GroupCounts(
-            groups=self.groups + other.groups,
-            truncated=self.truncated + other.truncated,
-            all_truncated=self.all_truncated + other.all_truncated,
-            one_survivor=self.one_survivor + other.one_survivor,
-            worst=max(self.worst, other.worst),
-            size=other.size,
-            without_signal=_sum_known(self.without_signal, other.without_signal),
-            truncated_without_signal=_sum_known(
-                self.truncated_without_signal, other.truncated_without_signal
-            ),
-            survivor_advantage_sum=None,
-        )
+_CAUSE_NAMES = {
+    "limit": (Cause.LIMIT,),
+    "context": (Cause.CONTEXT,),
+    "tool": (Cause.TOOL, Cause.TOOL_ITERATIONS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +107,109 @@ class BatchCounts:
         return 0 if allowed is None else self.lengths.above(allowed)
 
 
-def _sum_known(left: int | None, right: int | None) -> int | None:
-    return None if left is None or right is None else left + right
+@dataclass(frozen=True, slots=True)
+class HostRewards:
+    """The rewards of a generation batch on the host, by TRL's weighted sum."""
+
+    total: _Floats
+    """Shape (completions,): as the reward functions gave them; NaN where unscorable."""
+    baselined: _Floats | None
+    """Shape (completions, kinds): what a group's advantages are 0 for where it is all the same;
+    None where that is not known."""
+
+
+def count_batch(
+    rules: GenerationRules,
+    columns: _Integers,
+    rewards: HostRewards | None,
+    advantages: _Floats | None,
+    *,
+    step: int,
+    training: bool,
+    num_generations: int,
+) -> BatchCounts:
+    """The counts of a generation batch.
+
+    Args:
+        rules: what could end its completions.
+        columns: shape (number of `Column`s, completions of all processes).
+        rewards: of all processes; None without any.
+        advantages: shape (completions,), as the loss uses them; None where they are not known.
+        step: finished optimizer steps.
+        training: whether it is a batch of training.
+        num_generations: completions per group.
+    """
+    outcome, cause = columns[Column.OUTCOME], columns[Column.CAUSE]
+    end_of_turn = columns[Column.END_OF_TURN]
+    stopped, truncated = outcome == Outcome.STOPPED, outcome == Outcome.TRUNCATED
+    limit = _least_known(columns[Column.LIMIT])
+    causes = _histogram(cause)
+    means: list[float | None] = [None] * 3
+    uniform = None
+    with np.errstate(all="ignore"):  # a reward may be infinite
+        if rewards is not None:
+            kinds = (np.ones_like(truncated), outcome == Outcome.TERMINATED, truncated)
+            means = [_mean(rewards.total[kind]) for kind in kinds]
+            if rewards.baselined is not None:
+                uniform = uniform_groups(rewards.baselined, num_generations)
+        groups = count_groups(truncated, num_generations, advantages, uniform)
+    return BatchCounts(
+        step=step,
+        training=training,
+        limit=limit,
+        limit_name=rules.limit_name,
+        context_window=_least_known(columns[Column.CONTEXT_WINDOW]),
+        lengths=length_histogram(columns, limit),
+        causes={
+            name: sum(causes[member] for member in members)
+            for name, members in _CAUSE_NAMES.items()
+        },
+        tool_iterations=causes[Cause.TOOL_ITERATIONS],
+        stopped=int(stopped.sum()),
+        stopped_unasked=int((stopped & (cause == Cause.NONE)).sum()),
+        searched=int((end_of_turn != NOT_SEARCHED).sum()),
+        end_of_turn={
+            f"{token} ({rules.end_of_turn.get(token, 'unknown here')})": count
+            for token, count in _histogram(end_of_turn[end_of_turn >= 0]).items()
+        },
+        stop_tokens=tuple(sorted(rules.stop_token_ids)),
+        longest_prompt=int(columns[Column.LONGEST_PROMPT].max()),
+        groups=groups,
+        row_limit=rules.row_limit,
+        reward=means[0],
+        reward_terminated=means[1],
+        reward_truncated=means[2],
+    )
+
+
+def length_histogram(columns: _Integers, limit: int | None) -> LengthHistogram:
+    """The lengths of the rows.
+
+    What the tool loop left unfinished had no room for the next result, or ran out of rounds: how
+    long it would be is known neither at its length nor at the limit, and it stands at the limit.
+
+    Args:
+        columns: shape (number of `Column`s, rows), int64.
+        limit: in tokens; None where there is none.
+    """
+    length = columns[Column.LENGTH]
+    is_truncated = columns[Column.OUTCOME] == Outcome.TRUNCATED
+    by_tools = np.isin(columns[Column.CAUSE], (Cause.TOOL, Cause.TOOL_ITERATIONS))
+    exceeded = np.where(by_tools, np.maximum(length, limit or 0), length)
+    return LengthHistogram(_histogram(length[~is_truncated]), _histogram(exceeded[is_truncated]))
+
+
+def _mean(rewards: _Floats) -> float | None:
+    """Over the scored completions; None without any."""
+    scored = rewards[~np.isnan(rewards)]
+    return known(scored.sum(dtype=np.float64) / scored.size) if scored.size else None
+
+
+def _least_known(column: _Integers) -> int | None:
+    """What every process keeps to; None where none of them knows."""
+    known = column[column > 0]
+    return int(known.min()) if known.size else None
+
+
+def _histogram(values: _Integers) -> Counter[int]:
+    return Counter(values.tolist())

@@ -1,94 +1,111 @@
-"""The completions of all processes, and what truncation left of their groups.
+"""Groups of completions over all processes, and what truncation leaves of them.
 
-The one idea: groups are consecutive rows of the gathered order, so they are counted on the device
-where the rows are, and a group that straddles processes is nothing special.
+Groups are consecutive completions of the gathered order, so a group that straddles processes is
+nothing special.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 
-import torch
-from torch import Tensor
-
-from truncation_guard.batch.outcomes import Column, Outcome
-
-
-class GroupFigure(IntEnum):
-    """What `GatheredRollouts.group_counts` counts: see `counts.GroupCounts` for the meanings."""
-
-    TRUNCATED = 0
-    ALL_TRUNCATED = 1
-    ONE_SURVIVOR = 2
-    WORST = 3
-    WITHOUT_SIGNAL = 4
-    TRUNCATED_WITHOUT_SIGNAL = 5
-    SURVIVOR_ADVANTAGE_SUM = 6
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class GatheredRollouts:
-    """One generation batch, all processes, on the trainer's device."""
+class GroupCounts:
+    """The groups of one generation batch, or of several added up."""
 
-    rows: Tensor
-    """Shape (rows of all processes, number of columns), int64, in the trainer's order."""
-    num_generations: int
-    """Completions per group; groups are consecutive rows."""
+    groups: int
+    truncated: int
+    """Groups with at least one truncated completion."""
+    all_truncated: int
+    one_survivor: int
+    """Groups with exactly one completion that was not truncated."""
+    worst: int
+    """Truncated completions of the most affected group."""
+    size: int
+    """Completions per group."""
+    without_signal: int | None
+    """Groups whose advantages are all 0 in the loss; None where not measured."""
+    truncated_without_signal: int | None
+    """Those of them with a truncated completion."""
+    survivor_advantage_sum: float | None
+    """Over the groups with truncation, the mean of the sum of the survivors' advantages."""
 
-    @property
-    def truncated(self) -> Tensor:
-        """Shape (rows,), bool."""
-        return self.rows[:, Column.OUTCOME] == Outcome.TRUNCATED
-
-    @property
-    def any_failed(self) -> Tensor:
-        """Whether the guard of any process failed: a bool scalar, still on the device."""
-        return self.rows[:, Column.FAILED].any()
-
-    def group_counts(self, advantages: Tensor | None, uniform: Tensor | None = None) -> Tensor:
-        """What truncation left of the groups.
-
-        Args:
-            advantages: shape (rows,), as the loss will use them; None where they are not known.
-            uniform: shape (groups,), bool: the groups whose rewards are all the same, so that
-                advantages other than 0 are rounding; None where that cannot be said.
-
-        Returns:
-            Shape (number of `GroupFigure`s,), float32, on the device. The figures that need
-            advantages are NaN without them.
-        """
-        truncated = self.truncated.view(-1, self.num_generations)
-        per_group = truncated.sum(dim=1)
-        affected = per_group > 0
-        silent = silent_and_affected = survivors = torch.full(
-            (), torch.nan, device=per_group.device
+    def __add__(self, other: "GroupCounts") -> "GroupCounts":
+        """The groups of both; means are not kept."""
+        return GroupCounts(
+            groups=self.groups + other.groups,
+            truncated=self.truncated + other.truncated,
+            all_truncated=self.all_truncated + other.all_truncated,
+            one_survivor=self.one_survivor + other.one_survivor,
+            worst=max(self.worst, other.worst),
+            size=other.size,
+            without_signal=_sum_known(self.without_signal, other.without_signal),
+            truncated_without_signal=_sum_known(
+                self.truncated_without_signal, other.truncated_without_signal
+            ),
+            survivor_advantage_sum=None,
         )
-        if advantages is not None:
-            grouped = advantages.float().view(-1, self.num_generations)
-            is_silent = (grouped == 0).all(dim=1)
-            if uniform is not None:
-                is_silent = is_silent | uniform
-            silent, silent_and_affected = is_silent.sum(), (is_silent & affected).sum()
-            # No group with truncation gives 0 / 0: NaN, not known.
-            others = grouped.masked_fill(truncated | ~affected.unsqueeze(1), 0.0)
-            survivors = others.sum() / affected.sum()
-        figures = {
-            GroupFigure.TRUNCATED: affected.sum(),
-            GroupFigure.ALL_TRUNCATED: (per_group == self.num_generations).sum(),
-            GroupFigure.ONE_SURVIVOR: (per_group == self.num_generations - 1).sum(),
-            GroupFigure.WORST: per_group.max(),
-            GroupFigure.WITHOUT_SIGNAL: silent,
-            GroupFigure.TRUNCATED_WITHOUT_SIGNAL: silent_and_affected,
-            GroupFigure.SURVIVOR_ADVANTAGE_SUM: survivors,
-        }
-        return torch.stack([figures[figure].float() for figure in GroupFigure])
 
-    def uniform_groups(self, rewards: Tensor) -> Tensor:
-        """The groups whose scored completions all have the same rewards, (groups,) bool.
 
-        Args:
-            rewards: shape (rows, kinds of reward), NaN where unscorable.
-        """
-        grouped = rewards.view(-1, self.num_generations, rewards.shape[1])
-        lowest = grouped.nan_to_num(nan=torch.inf, posinf=torch.inf).amin(dim=1)
-        highest = grouped.nan_to_num(nan=-torch.inf, neginf=-torch.inf).amax(dim=1)
-        return (lowest >= highest).all(dim=1)
+def count_groups(
+    truncated: NDArray[np.bool_],
+    num_generations: int,
+    advantages: NDArray[np.float32] | None,
+    uniform: NDArray[np.bool_] | None = None,
+) -> GroupCounts:
+    """Count the groups of a generation batch.
+
+    Args:
+        truncated: shape (completions,).
+        num_generations: completions per group.
+        advantages: shape (completions,), as the loss uses them; None where they are not known.
+        uniform: shape (groups,): the groups whose rewards are all the same, so that advantages
+            other than 0 are rounding; None where that is not known.
+    """
+    cut = truncated.reshape(-1, num_generations)
+    per_group = cut.sum(axis=1)
+    affected = per_group > 0
+    silent = silent_and_affected = survivors = None
+    if advantages is not None:
+        grouped = advantages.reshape(-1, num_generations)
+        is_silent = (grouped == 0).all(axis=1)
+        if uniform is not None:
+            is_silent |= uniform
+        silent, silent_and_affected = int(is_silent.sum()), int((is_silent & affected).sum())
+        if affected.any():
+            kept = np.where(cut | ~affected[:, None], 0.0, grouped)
+            survivors = known(kept.sum() / affected.sum())
+    return GroupCounts(
+        groups=len(per_group),
+        truncated=int(affected.sum()),
+        all_truncated=int((per_group == num_generations).sum()),
+        one_survivor=int((per_group == num_generations - 1).sum()),
+        worst=int(per_group.max()),
+        size=num_generations,
+        without_signal=silent,
+        truncated_without_signal=silent_and_affected,
+        survivor_advantage_sum=survivors,
+    )
+
+
+def uniform_groups(rewards: NDArray[np.float32], num_generations: int) -> NDArray[np.bool_]:
+    """The groups whose scored completions all have the same rewards, shape (groups,).
+
+    Args:
+        rewards: shape (completions, kinds of reward), NaN where unscorable.
+        num_generations: completions per group.
+    """
+    grouped = rewards.reshape(-1, num_generations, rewards.shape[1])
+    lowest = np.nan_to_num(grouped, nan=np.inf, posinf=np.inf).min(axis=1)
+    highest = np.nan_to_num(grouped, nan=-np.inf, neginf=-np.inf).max(axis=1)
+    return np.asarray((lowest >= highest).all(axis=1))
+
+
+def known(figure: float | np.floating) -> float | None:
+    """None for a mean that a reward of infinity has made infinite or NaN."""
+    return float(figure) if np.isfinite(figure) else None
+
+
+def _sum_known(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else left + right

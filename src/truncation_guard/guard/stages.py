@@ -1,80 +1,60 @@
-"""One generation batch, from the rollouts to the guarded batch.
+"""The stages of one generation batch: begin, generated, rewarded, scored.
 
-The one idea: the stages of a batch come in the order of the methods of `BatchGuard`. From `take`
-on every process holds the same numbers on its device, so whatever a mode changes it changes alike
-everywhere, without asking the others again; the host sees the numbers once, at the end.
+From the gathered rows on every process holds the same numbers on its device, so a mode changes the
+same things everywhere without another collective. The host sees the numbers once, at the end.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.batch.groups import GatheredRollouts
+from truncation_guard.batch.counts import BatchCounts, HostRewards, count_batch
+from truncation_guard.batch.host import to_host
 from truncation_guard.batch.modes import advantage_weights, guard_rewards
-from truncation_guard.batch.outcomes import (
-    Column,
-    GenerationRules,
-    Outcome,
-    describe_completions,
-)
-from truncation_guard.batch.tally import tally
-from truncation_guard.options import Mode
+from truncation_guard.batch.outcomes import describe_completions
+from truncation_guard.batch.rows import Column, GenerationRules, Outcome
+from truncation_guard.options import GuardOptions
 from truncation_guard.trainer import settings
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What is known of the batch that is being made."""
+    """The generation batch that is being made."""
 
     training: bool
     num_generations: int
     rules: GenerationRules
     rows_here: Tensor
-    """The rows of this process, on the CPU."""
-    rollouts: GatheredRollouts
-    """The rows of all processes, on the device."""
-    reward_sums: Tensor
-    """Sum and number of the rewards of all, terminated and truncated completions, (6,) float32."""
-    rewarded: bool = False
-    uniform: Tensor | None = None
-    """Groups whose rewards are all the same, (groups,) bool; None where it says nothing."""
+    """This process's rows, on the CPU."""
+    rewards: Tensor | None = None
+    """The rewards of all processes as the functions gave them."""
+    guarded: Tensor | None = None
+    """The same as TRL goes on with them."""
     weights: Tensor | None = None
     """Factor of each advantage, (rows of all processes,); None where the mode does nothing."""
 
 
-class BatchGuard:
-    """Measures each batch and applies the mode to those of training.
+class BatchStages:
+    """Measures each generation batch and applies the mode to those of training.
+
+    The gathered rows that some stages take have shape (rows of all processes, number of `Column`s),
+    int64, on the device, in the trainer's order.
 
     Args:
-        mode: what happens to truncated completions.
-        truncated_weight: for `downweight`.
-        truncated_reward: for `penalize`.
+        options: `mode` is the one in effect.
         in_order: whether the rows of TRL's batch are in the order of the rollouts.
-        longest_prompt: tokens of the longest of the data, as far as this process looked for it.
-        on_counts: called on every process with the counts of each batch.
+        longest_prompt: tokens of the longest prompt of the data, as far as this process knows.
     """
 
-    def __init__(
-        self,
-        *,
-        mode: Mode,
-        truncated_weight: float,
-        truncated_reward: float,
-        in_order: bool,
-        longest_prompt: int,
-        on_counts: Callable[[Any, BatchCounts], None],
-    ) -> None:
-        self._mode: Mode = mode
-        self._truncated_weight = truncated_weight
-        self._truncated_reward = truncated_reward
+    def __init__(self, options: GuardOptions, *, in_order: bool, longest_prompt: int) -> None:
+        self._options = options
         self._in_order = in_order
         self._longest_prompt = longest_prompt
-        self._on_counts = on_counts
         self._training = False
         self._batch: _Batch | None = None
 
@@ -83,18 +63,17 @@ class BatchGuard:
         # TRL decides at this moment too; generation itself may flip the model's flag.
         self._training = bool(trainer.model.training)
 
-    def describe(self, trainer: Any, generated: tuple[Any, ...]) -> Tensor:
-        """The rows of this process, (rows, columns) int64 on the CPU.
+    def generated(self, trainer: Any, generated: tuple[Any, ...]) -> Tensor:
+        """This process's rows, (rows, number of `Column`s) int64 on the CPU.
 
         Args:
-            trainer: whose rollouts they are.
-            generated: what TRL's `_generate` returned. Its first items are prompt ids, completion
+            trainer: the trainer of the batch.
+            generated: the result of TRL's `_generate`. Its first items are prompt ids, completion
                 ids, tool mask and completions in GRPO; RLOO has no mask.
         """
         prompt_ids, completion_ids, *more = generated
         tool_masks, completions = more[:2] if len(more) > 1 else (None, more[0])
         rules = settings.generation_rules(trainer)
-        num_generations = settings.get_num_generations(trainer, training=self._training)
         rows = describe_completions(
             rules,
             [len(ids) for ids in prompt_ids],
@@ -106,59 +85,49 @@ class BatchGuard:
         rows[:, Column.LONGEST_PROMPT].clamp_(min=self._longest_prompt)
         self._batch = _Batch(
             training=self._training,
-            num_generations=num_generations,
+            num_generations=settings.get_num_generations(trainer, training=self._training),
             rules=rules,
             rows_here=rows,
-            rollouts=GatheredRollouts(rows, num_generations),
-            reward_sums=torch.zeros(6),
         )
         return rows
 
-    def take(self, gathered: Tensor) -> None:
-        """Take in the rows of all processes, (rows of all, columns) int64 on the device."""
-        batch = self._current()
-        batch.rollouts = GatheredRollouts(gathered, batch.num_generations)
-        batch.reward_sums = batch.reward_sums.to(gathered.device, non_blocking=True)
-
-    def guard_rewards(self, trainer: Any, rewards: Tensor) -> Tensor:
+    def rewarded(self, trainer: Any, gathered: Tensor, rewards: Tensor) -> Tensor:
         """The mode's change to the rewards of all processes, (rows of all, reward functions).
 
-        What it will do to the advantages is worked out here as well: a fault leaves the whole
-        batch as it was.
+        The factors of the advantages are computed here too, so that a fault leaves the whole batch
+        as it was.
         """
-        batch = self._current()
-        if batch.rewarded:  # a wrapper around the wrapper calls twice
+        batch, options = self._current(), self._options
+        if batch.rewards is not None:  # a wrapper around the wrapper calls twice
             return rewards
-        total = _weighted(trainer, rewards)
-        reward_sums = _reward_sums(batch.rollouts, total)
-        guarded = rewards
-        if batch.training and self._mode != "observe":
-            truncated = batch.rollouts.truncated & ~batch.rollouts.any_failed
+        guarded, weights = rewards, None
+        if batch.training and options.mode != "observe":
+            truncated = _truncated(gathered)
             guarded = guard_rewards(
-                rewards, truncated, mode=self._mode, truncated_reward=self._truncated_reward
+                rewards, truncated, mode=options.mode, truncated_reward=options.truncated_reward
             )
-            if self._mode == "penalize":
+            if options.mode == "penalize":
                 # A function with a negative weight is a penalty itself: a bound would lift it.
-                guarded = torch.where(_reward_weights(trainer, rewards) < 0, rewards, guarded)
-            batch.weights = advantage_weights(
+                reward_weights = trainer.reward_weights.to(rewards.device, non_blocking=True)
+                guarded = torch.where(reward_weights < 0, rewards, guarded)
+            weights = advantage_weights(
                 truncated,
-                mode=self._mode,
-                truncated_weight=self._truncated_weight,
+                mode=options.mode,
+                truncated_weight=options.truncated_weight,
                 loss_divides_by_rows=settings.loss_divides_by_rows(trainer),
             )
-        guarded_total = total if guarded is rewards else _weighted(trainer, guarded)
-        figures = settings.baselined_rewards(trainer, guarded, guarded_total)
-        if figures is not None:
-            batch.uniform = batch.rollouts.uniform_groups(figures)
-        batch.reward_sums, batch.rewarded = reward_sums, True
+        batch.rewards, batch.guarded, batch.weights = rewards, guarded, weights
         return guarded
 
-    def changes(self, trainer: Any, output: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def scored(
+        self, trainer: Any, gathered: Tensor, output: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """The mode's changes to this process's batch: advantages, loss mask, denominator.
 
         Args:
-            trainer: whose batch it is.
-            output: what TRL's `_generate_and_score_completions` returned.
+            trainer: the trainer of the batch.
+            gathered: the rows of all processes.
+            output: the result of TRL's `_generate_and_score_completions`.
 
         Returns:
             The items to replace, each like the one it replaces; `tool_mask` may be new.
@@ -167,99 +136,92 @@ class BatchGuard:
         if batch.weights is None:
             return {}
         rows = len(batch.rows_here)
-        here = slice(
-            trainer.accelerator.process_index * rows,
-            (trainer.accelerator.process_index + 1) * rows,
-        )
+        first = trainer.accelerator.process_index * rows
+        here = slice(first, first + rows)
         changes = {"advantages": output["advantages"] * batch.weights[here]}
-        if self._mode == "exclude":
-            changes |= _exclude_from_loss(batch, output, here)
+        if self._options.mode == "exclude":
+            changes |= _exclude_from_loss(gathered, batch.rows_here, output, here)
         return changes
 
-    def report(self, trainer: Any) -> bool:
-        """Bring the numbers to the host, in one transfer, and hand the counts on.
+    def counted(self, trainer: Any, gathered: Tensor) -> BatchCounts | None:
+        """The counts of the batch, by one transfer to the host.
 
         Returns:
-            Whether the guard of any process failed; nothing is handed on then.
+            None where the guard of any process failed.
         """
         batch, self._batch = self._current(), None
-        rows = batch.rollouts.rows
-        advantages = self._advantages(trainer, batch)
-        figures = batch.rollouts.group_counts(advantages, batch.uniform)
-        parts = [rows.T.flatten(), figures, batch.reward_sums]
-        if advantages is not None:
-            parts.append(advantages)
-        # Lengths and token ids are far below 2**24, up to which float32 holds every integer.
-        numbers = torch.cat([part.float() for part in parts]).cpu().numpy()
-        columns = numbers[: rows.numel()].reshape(len(Column), -1).astype(np.int64)
+        tensors = {"rows": gathered.T, "rewards": batch.rewards, "weights": batch.weights}
+        if batch.guarded is not batch.rewards:
+            tensors["guarded"] = batch.guarded
+        arrays = to_host(**{name: given for name, given in tensors.items() if given is not None})
+        columns = arrays["rows"].astype(np.int64)
         if columns[Column.FAILED].any():
-            return True
-        if batch.weights is not None and advantages is not None:
-            settings.replace_logged_advantages(trainer, numbers[-len(rows) :].tolist())
-        counts = tally(
+            return None
+        advantages = self._advantages(trainer, columns.shape[1], arrays.get("weights"))
+        rewards = None
+        if "rewards" in arrays:
+            guarded = arrays.get("guarded", arrays["rewards"])
+            rewards = HostRewards(
+                total=settings.total_rewards(trainer, arrays["rewards"]),
+                baselined=settings.baselined_rewards(trainer, guarded),
+            )
+        return count_batch(
             batch.rules,
             columns,
-            numbers[rows.numel() :],
+            rewards,
+            advantages,
             step=trainer.state.global_step,
             training=batch.training,
             num_generations=batch.num_generations,
         )
-        self._on_counts(trainer, counts)
-        return False
 
     def _current(self) -> _Batch:
         if self._batch is None:
             raise RuntimeError("TRL scored completions that it did not generate in this batch")
         return self._batch
 
-    def _advantages(self, trainer: Any, batch: _Batch) -> Tensor | None:
-        """Those of all processes as the loss will use them, (rows,); None where not known."""
-        rows = batch.rollouts.rows
-        listed = settings.logged_advantages(trainer, len(rows)) if self._in_order else None
+    def _advantages(
+        self, trainer: Any, rows: int, weights: NDArray[np.float32] | None
+    ) -> NDArray[np.float32] | None:
+        """Those of all processes as the loss uses them, which TRL's log shows from now on.
+
+        Shape (rows,); None where they are not known.
+        """
+        listed = settings.logged_advantages(trainer, rows) if self._in_order else None
         if listed is None:
             return None
-        advantages = torch.tensor(listed, dtype=torch.float32).to(rows.device, non_blocking=True)
-        return advantages if batch.weights is None else advantages * batch.weights
+        advantages = np.array(listed, dtype=np.float32)
+        if weights is None:
+            return advantages
+        advantages = advantages * weights
+        settings.replace_logged_advantages(trainer, advantages.tolist())
+        return advantages
 
 
-def _weighted(trainer: Any, rewards: Tensor) -> Tensor:
-    """TRL's one reward of each completion, (rows,) float32; NaN where unscorable."""
-    total = (rewards * _reward_weights(trainer, rewards)).nansum(dim=1).float()
-    return total.masked_fill(rewards.isnan().all(dim=1), torch.nan)
-
-
-def _reward_weights(trainer: Any, rewards: Tensor) -> Tensor:
-    weights: Tensor = trainer.reward_weights.to(rewards.device, non_blocking=True)
-    return weights
-
-
-def _reward_sums(rollouts: GatheredRollouts, total: Tensor) -> Tensor:
-    """Sums and numbers of the rewards of each kind, unscorable completions aside, (6,) float32."""
-    scored = ~total.isnan()
-    terminated = rollouts.rows[:, Column.OUTCOME] == Outcome.TERMINATED
-    kinds = (scored, scored & terminated, scored & rollouts.truncated)
-    figures = [f for kind in kinds for f in (total.masked_fill(~kind, 0.0).sum(), kind.sum())]
-    return torch.stack([figure.float() for figure in figures])
+def _truncated(gathered: Tensor) -> Tensor:
+    """The truncated rows, (rows of all,) bool; none where the guard of any process failed."""
+    is_truncated = gathered[:, Column.OUTCOME] == Outcome.TRUNCATED
+    return is_truncated & ~gathered[:, Column.FAILED].any()
 
 
 def _exclude_from_loss(
-    batch: _Batch, output: Mapping[str, Tensor], here: slice
+    gathered: Tensor, rows_here: Tensor, output: Mapping[str, Tensor], here: slice
 ) -> dict[str, Tensor]:
     """Loss mask, denominator and old log-probabilities as if the rows had never been sampled.
 
-    The completion mask stays: attention must be what it was when the old log-probabilities were
-    taken. An excluded row's ratio is multiplied by 0, which makes NaN of an infinite one; with an
-    old log-probability of 0 the ratio is exp(log-probability), at most 1.
+    The completion mask stays, because attention must match the old log-probabilities. The loss
+    multiplies an excluded row's ratio by 0, which is NaN for an infinite ratio; an old
+    log-probability of 0 makes the ratio exp(log-probability), at most 1.
     """
-    failed = batch.rollouts.any_failed
-    excluded = batch.rollouts.truncated & ~failed
+    failed = gathered[:, Column.FAILED].any()
+    excluded = _truncated(gathered)
     changes: dict[str, Tensor] = {}
     if "num_items_in_batch" in output:
-        kept = batch.rollouts.rows[:, Column.LOSS_TOKENS].masked_fill(excluded, 0).sum()
-        kept = kept.clamp(min=1)  # TRL before 1.9 divides by it as it is
+        kept = gathered[:, Column.LOSS_TOKENS].masked_fill(excluded, 0).sum()
+        kept = kept.clamp(min=1)  # TRL before 1.9 divides by it unclamped
         counted = output["num_items_in_batch"]
         changes["num_items_in_batch"] = torch.where(failed, counted, kept.to(counted.dtype))
-    if not (batch.rows_here[:, Column.OUTCOME] == Outcome.TRUNCATED).any():
+    if not (rows_here[:, Column.OUTCOME] == Outcome.TRUNCATED).any():
         return changes
     row = excluded[here]
     if "old_logps" in output:  # RLOO: the ratio of a whole row, and no loss mask of its own
@@ -269,7 +231,7 @@ def _exclude_from_loss(
     if "tool_mask" in output:
         changes["tool_mask"] = output["tool_mask"].masked_fill(row, 0)
     else:
-        # TRL's mask where it made none would be all ones. A view costs no memory.
+        # Where TRL made no mask, it would be all ones. A view costs no memory.
         mask = output["completion_mask"]
         changes["tool_mask"] = (~row).to(mask.dtype).expand_as(mask)
     if "old_per_token_logps" in output:

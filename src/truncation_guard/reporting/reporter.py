@@ -23,15 +23,12 @@ class Reporter:
     """Reports one training, and the evaluations in it.
 
     Args:
-        options: the guard's settings.
-        mode: what is really done about truncated completions.
+        options: the guard's options; `mode` is the one in effect.
         is_main_process: whether this process writes.
         output_dir: where the record goes.
     """
 
-    def __init__(
-        self, options: GuardOptions, mode: Mode, *, is_main_process: bool, output_dir: str
-    ) -> None:
+    def __init__(self, options: GuardOptions, *, is_main_process: bool, output_dir: str) -> None:
         self.recommended_limit: int | None = None
         """The limit in tokens to try, by the newest WARN line that named one."""
         self.monitor = TruncationMonitor(
@@ -39,8 +36,8 @@ class Reporter:
             window=options.window,
             cooldown=options.cooldown,
             coverage=options.coverage,
-            nothing_pushes_back=mode == "exclude"
-            or (mode == "downweight" and options.truncated_weight == 0.0),
+            nothing_pushes_back=options.mode == "exclude"
+            or (options.mode == "downweight" and options.truncated_weight == 0.0),
         )
         self.raiser: LimitRaiser | None = None
         """Decides about the limit, where it may be raised."""
@@ -54,7 +51,6 @@ class Reporter:
         self.checkpoint_limit: int | None = None
         """The limit in tokens that a checkpoint was written under, where it had been raised."""
         self._options = options
-        self.mode: Mode = mode
         self._is_main_process = is_main_process
         self._record: Path | None = None
         if options.record and is_main_process:
@@ -65,6 +61,21 @@ class Reporter:
         self._evaluation: BatchCounts | None = None
         self._newest: tuple[str, int, int] = ("", 0, 0)
         """Split, step and number of the newest batch."""
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in effect."""
+        return self._options.mode
+
+    @property
+    def raised_to(self) -> int | None:
+        """The limit in tokens that was raised to; None where it was not."""
+        return None if self.raiser is None else self.raiser.raised_to
+
+    def limit_was_raised(self, raised_to: int | None) -> None:
+        """The limit was raised before this training, which its checkpoints have to know."""
+        if self.raiser is not None:
+            self.raiser.raised_to = raised_to
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint has to hold, as JSON values."""

@@ -1,10 +1,9 @@
-"""The way into a trainer of TRL: find it, wrap its rollout methods, hand its callbacks on.
+"""The way into a trainer of TRL: find it, and wrap its rollout methods.
 
-The one idea: a `TrainerCallback` is never given its trainer, and no event fires between a rollout
-and its advantages. So the trainer is found among the callers of the callback, and three of its
-methods are wrapped, on the instance. The files named `trainer_*` are the only ones that know the
-inside of TRL and transformers: read in TRL 1.16 and transformers 5.24; the names that begin with
-an underscore are the ones to check in a new version.
+A `TrainerCallback` is never given its trainer, and no event fires between a rollout and its
+advantages. So the guard finds the trainer among the callers of the callback and wraps three of its
+methods, on the instance. Read in TRL 1.16 and transformers 5.24; in a new version, check the names
+that begin with an underscore.
 """
 
 import copy
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer import processes
 from truncation_guard.trainer.limit import tool_budget
@@ -36,8 +36,10 @@ class RolloutStages(Protocol):
     def rewarded(self, trainer: Any, rewards: Tensor) -> Tensor:
         """Return the rewards, (rows of all processes, reward functions), that TRL goes on with."""
 
-    def scored(self, trainer: Any, output: dict[str, Any]) -> dict[str, Any]:
-        """Return the batch that TRL goes on with."""
+    def scored(
+        self, trainer: Any, output: dict[str, Any]
+    ) -> tuple[dict[str, Any], BatchCounts | None]:
+        """Return the batch that TRL goes on with, and its counts."""
 
 
 class RolloutListener(ABC):
@@ -45,7 +47,11 @@ class RolloutListener(ABC):
 
     @abstractmethod
     def rollout_stages(self, trainer: Any) -> RolloutStages:
-        """What the wrapped methods of `trainer` talk to."""
+        """The stages that the wrapped methods of `trainer` call."""
+
+    @abstractmethod
+    def batch_counted(self, trainer: Any, counts: BatchCounts) -> None:
+        """Take in the counts of a generation batch. Raises nothing."""
 
 
 class _WrappedMethod:
@@ -82,9 +88,14 @@ class _WrappedMethod:
         if self._name == "_generate_and_score_completions":
             if stages is not None:
                 stages.begin(trainer)
-            with tool_budget(trainer):  # a limit that was raised stays where the guard is removed
+            with tool_budget(trainer):  # a raised limit stays where the guard is removed
                 output = original(*args, **kwargs)
-            return output if stages is None else stages.scored(trainer, output)
+            if listener is None or stages is None:
+                return output
+            output, counts = stages.scored(trainer, output)
+            if counts is not None:
+                listener.batch_counted(trainer, counts)
+            return output
         result = original(*args, **kwargs)
         if stages is None:
             return result
@@ -177,16 +188,6 @@ def has_unknown_loss(trainer: Any) -> bool:
     """Whether a subclass has a loss of its own that is not one of TRL's."""
     own = overridden_methods(trainer, ("compute_loss", "_compute_loss"))
     return bool(own) and not is_gmpo(trainer)
-
-
-def mark(trainer: Any, session: object) -> None:
-    """Note which session of a guard watches this trainer."""
-    trainer._truncation_guard_session = session
-
-
-def is_marked(trainer: Any, session: object) -> bool:
-    """Whether this session of a guard watches the trainer."""
-    return getattr(trainer, "_truncation_guard_session", None) is session
 
 
 def announce(trainer: Any) -> None:

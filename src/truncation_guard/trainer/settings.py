@@ -9,9 +9,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from truncation_guard.batch.outcomes import GenerationRules
+from truncation_guard.batch.rows import GenerationRules
 from truncation_guard.trainer.context_window import get_context_window, stops_at_window
 from truncation_guard.trainer.end_of_turn import end_of_turn_tokens
 from truncation_guard.trainer.limit import get_limit, get_row_limit, limit_name
@@ -36,26 +37,43 @@ def loss_divides_by_rows(trainer: Any) -> bool:
     return trainer.loss_type in ("grpo", "sapo", "dr_grpo", "luspo")
 
 
-def baselined_rewards(trainer: Any, rewards: Tensor, total: Tensor) -> Tensor | None:
-    """What the advantages of a group are 0 for where it is all the same, rounding aside.
-
-    By TRL 1.16: its one reward, or each function's; RLOO clips it, and may subtract a KL term.
+def total_rewards(trainer: Any, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
+    """TRL's one reward of each completion, the weighted sum of its functions'.
 
     Args:
-        trainer: whose rewards they are.
+        trainer: the trainer of the batch.
         rewards: shape (rows, reward functions), NaN where a function abstains.
-        total: shape (rows,), their weighted sum, NaN where unscorable.
+
+    Returns:
+        Shape (rows,), NaN where all functions abstain.
+    """
+    # TRL keeps the weights on the CPU.
+    weighted = np.asarray(rewards * trainer.reward_weights.numpy(), dtype=np.float32)
+    total = np.nansum(weighted, axis=1)
+    return np.where(np.isnan(rewards).all(axis=1), np.float32(np.nan), total)
+
+
+def baselined_rewards(trainer: Any, rewards: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """The figures whose equality in a group makes its advantages 0, rounding aside.
+
+    By TRL 1.16: the total reward, or each function's; RLOO clips the total, and may subtract a KL
+    term.
+
+    Args:
+        trainer: the trainer of the batch.
+        rewards: shape (rows, reward functions), NaN where a function abstains.
 
     Returns:
         Shape (rows, figures); None where equal rewards do not make equal figures.
     """
     if is_grpo(trainer):
-        each = trainer.multi_objective_aggregation == "normalize_then_sum"
-        return rewards if each else total.unsqueeze(1)
+        if trainer.multi_objective_aggregation == "normalize_then_sum":
+            return rewards
+        return total_rewards(trainer, rewards)[:, None]
     if trainer.beta != 0.0:
         return None
-    clip = trainer.reward_clip_range
-    return (total.clamp(*clip) if clip else total).unsqueeze(1)
+    total, clip = total_rewards(trainer, rewards), trainer.reward_clip_range
+    return (np.clip(total, *clip) if clip else total)[:, None]
 
 
 def generation_rules(trainer: Any) -> GenerationRules:

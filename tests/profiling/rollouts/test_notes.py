@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from truncation_guard.batch.outcomes import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
+from truncation_guard.batch.rows import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
 from truncation_guard.profiling.rollouts.notes import rollout_notes
 
 RULES = GenerationRules(

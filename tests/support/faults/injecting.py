@@ -21,7 +21,7 @@ from typing import Any
 import truncation_guard
 
 _PACKAGE = str(Path(truncation_guard.__file__).parent)
-CONTAINS = "guard.fault_barrier.ContainedRollouts.contain"
+CONTAINS = "guard.fault_barrier.FaultBarrier.contain"
 ELSEWHERE = (
     "preflight.raise_limit_to.find_longest_prompt",
     "preflight.configuration._contained",
@@ -98,7 +98,7 @@ def watched(calls: list[Call]) -> Iterator[None]:
         if event == "return":
             stack.pop()
             return
-        batches += name == "guard.fault_barrier.ContainedRollouts.begin"
+        batches += name == "guard.fault_barrier.FaultBarrier.begin"
         if not any(part in code.co_qualname for part in _NESTED):
             number = numbers[name] = numbers.get(name, -1) + 1
             entry = stack[0] if stack else name

@@ -17,7 +17,7 @@ from support import canned
 from support.faults.injecting import Fault, hangs, raises
 
 from truncation_guard import TruncationGuardCallback, callback, record
-from truncation_guard.batch import groups
+from truncation_guard.batch import counts
 from truncation_guard.guard import stages
 from truncation_guard.reporting import monitor, reporter, warn_lines
 from truncation_guard.trainer import settings
@@ -40,25 +40,25 @@ PREFLIGHT = int(canned.RANK == 0)
 """Calls by the check of the set-up, which one process makes."""
 BEFORE_THE_COLLECTIVE = {
     # `tiny.capture` is a wrapper around the guard's, which gets another one: two calls each time.
-    "begin": Point(stages.BatchGuard, "begin", calls_before=1),
-    "describe": Point(stages.BatchGuard, "describe"),
+    "begin": Point(stages.BatchStages, "begin", calls_before=1),
+    "generated": Point(stages.BatchStages, "generated"),
     "generation_rules": Point(settings, "generation_rules", PREFLIGHT),
     "get_num_generations": Point(settings, "get_num_generations", PREFLIGHT),
     "describe_completions": Point(stages, "describe_completions"),
     "masked_by_trainer": Point(settings, "masked_by_trainer"),
 }
 BEFORE_THE_ADVANTAGES = {
-    "take": Point(stages.BatchGuard, "take"),
-    "guard_rewards": Point(stages.BatchGuard, "guard_rewards"),
+    "rewarded": Point(stages.BatchStages, "rewarded"),
     "the mode's rewards": Point(stages, "guard_rewards"),
     "advantage_weights": Point(stages, "advantage_weights"),
     "loss_divides_by_rows": Point(settings, "loss_divides_by_rows"),
-    "changes": Point(stages.BatchGuard, "changes"),
+    "scored": Point(stages.BatchStages, "scored"),
 }
 BEFORE_THE_METRICS = {
-    "report": Point(stages.BatchGuard, "report"),
+    "counted": Point(stages.BatchStages, "counted"),
     "logged_advantages": Point(settings, "logged_advantages"),
-    "group_counts": Point(groups.GatheredRollouts, "group_counts"),
+    "to_host": Point(stages, "to_host"),
+    "count_groups": Point(counts, "count_groups"),
     "replace_logged_advantages": Point(settings, "replace_logged_advantages"),
     "batch_metrics": Point(callback, "batch_metrics"),
     "log_metrics": Point(settings, "log_metrics"),
@@ -84,7 +84,7 @@ EVENTS = {
     "end_training": (1, Point(reporter.Reporter, "end_training"), 0),
 }
 """Event of the trainer -> the rank whose guard fails, where, and calls before that one."""
-STAGES = ("describe", "take", "guard_rewards", "changes", "report", "Reporter.batch")
+STAGES = ("generated", "rewarded", "scored", "counted", "Reporter.batch")
 
 ONE_FAULT = [
     (name, ranks)
@@ -95,24 +95,24 @@ ONE_FAULT = [
 """Function, and the ranks that it fails on."""
 TWO_FAULTS = [
     *((first, "", second) for first, second in itertools.permutations(STAGES, 2)),
-    *((first, "later ", second) for first in ("take", "report") for second in STAGES),
+    *((first, "later ", second) for first in ("rewarded", "counted") for second in STAGES),
 ]
 """What fails on rank 0, and what on rank 1: in the same batch, or in the one after it."""
 
 NONSENSE: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "describe": {
+    "generated": {
         "None": lambda rows: None,
         "text": lambda rows: "nonsense",
         "another shape": lambda rows: rows[:-1],
         "another dtype": lambda rows: rows.float(),
     },
-    "guard_rewards": {
+    "rewarded": {
         "None": lambda rewards: None,
         "text": lambda rewards: "nonsense",
         "another shape": lambda rewards: rewards[:-1],
         "another dtype": lambda rewards: rewards.double(),
     },
-    "changes": {
+    "scored": {
         "None": lambda changes: None,
         "text": lambda changes: "nonsense",
         "another shape": lambda changes: {"advantages": changes["advantages"][:-1]},
@@ -135,14 +135,14 @@ SOME = {
     "no guard",
     "no fault",
     *(one_fault(name, (1,)) for name in STAGES),
-    one_fault("describe", (0, 1)),
-    "exclude: guard_rewards on 1",
-    "describe in the first batch",
-    two_faults("describe", "", "report"),
-    two_faults("take", "later ", "changes"),
+    one_fault("generated", (0, 1)),
+    "exclude: rewarded on 1",
+    "generated in the first batch",
+    two_faults("generated", "", "counted"),
+    two_faults("rewarded", "later ", "scored"),
     *EVENTS,
     "evaluation alone",
-    "changes returns another shape",
+    "scored returns another shape",
 }
 """Names of the scenarios that run by default."""
 

@@ -28,7 +28,7 @@ def evaluation_alone() -> list[str]:
     """The names of the guard's metrics, of two evaluations without a training."""
     guard = TruncationGuardCallback()
     made = canned.trainer(FOLDER / "evaluation", canned.FAULTY, guard, eval_dataset=tiny.prompts(2))
-    with fault(POINTS["describe"], batch=0) if canned.RANK == 1 else nullcontext():
+    with fault(POINTS["generated"], batch=0) if canned.RANK == 1 else nullcontext():
         metrics = [made.evaluate(), made.evaluate()]
     return [name for logged in metrics for name in logged if canned.GUARD in name]
 
@@ -42,16 +42,16 @@ def everything() -> Iterator[Scenario]:
     for name in places.STAGES:
         yield train(f"exclude: {name} on 1", {1: fault(POINTS[name])}, mode="exclude")
     yield train(
-        "describe in the first batch", {1: fault(POINTS["describe"], batch=0)}, mode="exclude"
+        "generated in the first batch", {1: fault(POINTS["generated"], batch=0)}, mode="exclude"
     )
     for first, when, second in places.TWO_FAULTS:
         batch = places.FAULTY_BATCH + (when == "later ")
         on = {0: fault(POINTS[first]), 1: fault(POINTS[second], batch=batch)}
         yield train(places.two_faults(first, when, second), on)
-    for name, rank in (("describe", 1), ("report", 0)):
+    for name, rank in (("generated", 1), ("counted", 0)):
         yield train(f"{name} sleeps", {rank: fault(POINTS[name], seconds=1.0)})
     for name, results in places.NONSENSE.items():
-        if name != "changes":
+        if name != "scored":
             for kind, result in results.items():
                 yield train(f"{name} returns {kind}", {1: fault(POINTS[name], result)})
     for name, (rank, point, calls) in places.EVENTS.items():
@@ -67,8 +67,8 @@ def everything() -> Iterator[Scenario]:
         )
     yield "evaluation alone", evaluation_alone
     # Last: should the guard let one of these through, the others wait for a process that raised.
-    for kind, result in places.NONSENSE["changes"].items():
-        yield train(f"changes returns {kind}", {1: fault(POINTS["changes"], result)})
+    for kind, result in places.NONSENSE["scored"].items():
+        yield train(f"scored returns {kind}", {1: fault(POINTS["scored"], result)})
 
 
 def scenarios() -> None:

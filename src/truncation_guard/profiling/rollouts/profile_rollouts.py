@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from truncation_guard.batch.outcomes import Column, GenerationRules, describe_completions
-from truncation_guard.batch.tally import length_histogram
+from truncation_guard.batch.counts import length_histogram
+from truncation_guard.batch.outcomes import describe_completions
+from truncation_guard.batch.rows import Column, GenerationRules
 from truncation_guard.checks import check_positive, is_integer
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling.length_profile import LengthProfile
