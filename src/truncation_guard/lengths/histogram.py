@@ -111,6 +111,10 @@ class LengthHistogram:
         """The same completions, those of each length at another one."""
         return LengthHistogram(_regrouped(self.finished_at, at), _regrouped(self.truncated_at, at))
 
+    def rounded_up(self, width: int) -> "LengthHistogram":
+        """The same completions, each length rounded up to a multiple of `width`."""
+        return self.regrouped(lambda length: -(length // -width) * width)
+
     def bins(self, number: int) -> list[Bin]:
         """At most `number` bins of one width from 1 token to the longest length, empty ones too.
 
