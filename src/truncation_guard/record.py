@@ -196,16 +196,11 @@ def _resume(runs: list[RecordedRun], start: dict[str, Any]) -> None:
     }
 
 
-def _binned(lengths: LengthHistogram, width: int) -> LengthHistogram:
-    """The lengths rounded up to a multiple of `width`."""
-    return lengths.regrouped(lambda n: -(n // -width) * width)
-
-
 def _lengths(counts: BatchCounts) -> dict[str, Any]:
     width, binned = 1, counts.lengths
     while len(binned.tokens) > _MOST_BINS:
         width *= 2
-        binned = _binned(binned, width)
+        binned = counts.lengths.rounded_up(width)
     ended, cut = binned.to_pairs()
     sample = CensoredLengths(counts.lengths)
     return {

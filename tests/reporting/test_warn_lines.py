@@ -734,7 +734,7 @@ def test_the_summary_quotes_what_is_known_of_the_percentile(advice: LimitAdvice,
 
 def test_the_histogram_tells_the_cut_from_the_others() -> None:
     counts = batch(ended={1: 1, 20: 4, 21: 4, 240: 8}, cut={240: 16, 7: 2})
-    assert histogram_text(counts).splitlines() == [
+    assert histogram_text(counts.lengths).splitlines() == [
         "[truncation-guard] lengths of 35 completions in tokens",
         "      1-20          ############# 5",
         "      1-20      cut ##### 2",
@@ -754,8 +754,8 @@ def parsed(text: str) -> list[tuple[int, int, bool, int, int]]:
 def test_the_histogram_holds_every_completion_in_at_most_12_bins(longest: int) -> None:
     ended = {1 + (longest - 1) * i // 37: 1 + i % 3 for i in range(38)}
     counts = batch(ended=ended, cut={longest: 5})
-    rows = parsed(histogram_text(counts))
-    assert len(rows) == len(histogram_text(counts).splitlines()) - 1
+    rows = parsed(histogram_text(counts.lengths))
+    assert len(rows) == len(histogram_text(counts.lengths).splitlines()) - 1
     assert len({first for first, *_ in rows}) <= 12
     for first, last, is_cut, _, number in rows:
         lengths = counts.lengths
@@ -766,10 +766,10 @@ def test_the_histogram_holds_every_completion_in_at_most_12_bins(longest: int) -
 
 
 def test_a_completion_without_a_token_is_in_the_first_bin() -> None:
-    rows = parsed(histogram_text(batch(ended={0: 3, 1: 1, 24: 1})))
+    rows = parsed(histogram_text(LengthHistogram({0: 3, 1: 1, 24: 1})))
     assert rows[0] == (1, 2, False, 40, 4)
 
 
 def test_the_smallest_bin_still_shows_a_bar() -> None:
-    rows = parsed(histogram_text(batch(ended={1: 1, 24: 100_000})))
+    rows = parsed(histogram_text(LengthHistogram({1: 1, 24: 100_000})))
     assert [(bar, number) for *_, bar, number in rows] == [(1, 1), (40, 100_000)]

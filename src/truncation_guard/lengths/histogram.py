@@ -111,7 +111,11 @@ class LengthHistogram:
         """The same completions, those of each length at another one."""
         return LengthHistogram(_regrouped(self.finished_at, at), _regrouped(self.truncated_at, at))
 
-    def bins(self, number: int) -> list[Bin]:
+    def rounded_up(self, width: int) -> "LengthHistogram":
+        """The same completions, each length rounded up to a multiple of `width`."""
+        return self.regrouped(lambda length: -(length // -width) * width)
+
+    def bins(self, number: int = 16) -> list[Bin]:
         """At most `number` bins of one width from 1 token to the longest length, empty ones too.
 
         Completions without a token fall into the first.
@@ -129,7 +133,7 @@ class LengthHistogram:
             for place in range(-(longest // -width))
         ]
 
-    def lines(self, number: int) -> list[str]:
+    def lines(self, number: int = 16) -> list[str]:
         """The bins as text: a line for the finished completions of each, one for the truncated."""
         bins = self.bins(number)
         most = max(max(part.ended, part.cut) for part in bins)

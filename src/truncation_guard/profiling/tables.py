@@ -36,7 +36,7 @@ def render(profile: "LengthProfile", coverage: float = 0.95, multiple_of: int = 
     return Group(
         Text(_headline(profile)),
         _percentiles(profile),
-        *map(Text, profile.sample.lengths.lines(16)),
+        *map(Text, profile.sample.lengths.lines()),
         _limits(profile),
         *map(Text, [_conclusion(profile, coverage, multiple_of), *notes]),
     )

@@ -111,10 +111,10 @@ class TruncationMonitor:
         Returns:
             The first code that applies and is not cooling down.
         """
-        if batch.limit != self._limit:
-            if self._recent:  # seen under another limit, which says nothing of this one
-                self._recent, self._lowest_share, self._said = deque(), None, {}
-            self._limit = batch.limit
+        if self._recent and batch.limit != self._limit:
+            # What was seen under another limit says nothing of this one.
+            self._recent, self._lowest_share, self._said = deque(), None, {}
+        self._limit = batch.limit
         earlier_lowest = self._lowest_share
         self._recent.append(batch.lengths)
         keep_newest(self._recent, self._size)
@@ -207,16 +207,16 @@ class TruncationMonitor:
 
     def _may_say(self, key: str, step: int, share: float) -> bool:
         last = self._said.get(key)
-        wait = self._cooldown
-        if last is not None:
-            wait = last.wait
-            if share - last.share < _WORSE:
-                if step < last.step + wait:
-                    return False
-                wait *= 2
-            # Of a small batch the share jumps up and down: worse is what is worse than ever said.
-            share = max(share, last.share)
-        self._said[key] = _Said(step, wait, share)
+        if last is None:
+            self._said[key] = _Said(step, self._cooldown, share)
+            return True
+        wait = last.wait
+        if share - last.share < _WORSE:
+            if step < last.step + wait:
+                return False
+            wait *= 2
+        # Of a small batch the share jumps up and down: worse is what is worse than ever said.
+        self._said[key] = _Said(step, wait, max(share, last.share))
         return True
 
     def _finding(

@@ -10,6 +10,7 @@ from typing import Any
 
 from truncation_guard import record
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import advise
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.options import GuardOptions, Mode
@@ -30,7 +31,7 @@ class Reporter:
 
     def __init__(self, options: GuardOptions, *, is_main_process: bool, output_dir: str) -> None:
         self.recommended_limit: int | None = None
-        """The limit in tokens to try, by the newest WARN line that named one."""
+        """In tokens, by the newest WARN line that named one."""
         self.monitor = TruncationMonitor(
             warn_above=options.warn_above,
             window=options.window,
@@ -56,8 +57,9 @@ class Reporter:
         if options.record and is_main_process:
             self._record = Path(output_dir) / record.FILE_NAME
         self._total: BatchCounts | None = None
-        self._since_histogram: BatchCounts | None = None
+        self._since_histogram = LengthHistogram()
         self._histogram_step: int | None = None
+        """Step of the newest histogram in the log, else of the first batch."""
         self._evaluation: BatchCounts | None = None
         self._newest: tuple[str, int, int] = ("", 0, 0)
         """Split, step and number of the newest batch."""
@@ -133,22 +135,17 @@ class Reporter:
         same_step = self._newest[:2] == (split, counts.step)
         self._newest = (split, counts.step, self._newest[2] + 1 if same_step else 0)
         self._write(record.batch_entry(counts, self.mode, self._newest[2]))
-        if not counts.training:
+        if counts.training:
+            self._evaluation = None  # an evaluation that did not get to its end
+            self._total = counts if self._total is None else self._total + counts
+            self._say(self.monitor.update(counts))
+            self._histogram(counts)
+        else:
             self._evaluation = counts if self._evaluation is None else self._evaluation + counts
-            return None if self.raiser is None else self.raiser.update(counts)
-        self._evaluation = None  # an evaluation that did not get to its end
-        self._total = counts if self._total is None else self._total + counts
-        self._say(self.monitor.update(counts))
-        self._histogram(counts)
         return None if self.raiser is None else self.raiser.update(counts)
 
     def say_decision(self, decision: LimitDecision, counts: BatchCounts) -> None:
-        """Write the WARN line of a decision about the limit.
-
-        Args:
-            decision: what was decided.
-            counts: the batch that it was decided on.
-        """
+        """Write the WARN line of a decision about the limit, made on this batch."""
         self._warn(warn_lines.limit_line(decision, counts, self.mode))
 
     def end_evaluation(self) -> None:
@@ -167,7 +164,7 @@ class Reporter:
         if total.limit is not None:
             advice = advise(total.lengths, total.limit, self._options.coverage)
         self._info(warn_lines.summary_line(total, step, advice))
-        self._info(warn_lines.histogram_text(total))
+        self._info(warn_lines.histogram_text(total.lengths))
 
     def _say(self, finding: TruncationFinding | None) -> None:
         if finding is None:
@@ -186,13 +183,12 @@ class Reporter:
         every = self._options.histogram_every
         if every is None:
             return
-        newer = counts if self._since_histogram is None else self._since_histogram + counts
         if self._histogram_step is None:
             self._histogram_step = counts.step
-        self._since_histogram = newer
+        self._since_histogram += counts.lengths
         if counts.step >= self._histogram_step + every:
-            self._info(warn_lines.histogram_text(newer))
-            self._since_histogram, self._histogram_step = None, counts.step
+            self._info(warn_lines.histogram_text(self._since_histogram))
+            self._since_histogram, self._histogram_step = LengthHistogram(), counts.step
 
     def _warn(self, line: str) -> None:
         if self._is_main_process:
@@ -208,10 +204,6 @@ class Reporter:
         try:
             record.append(self._record, entry)
         except OSError as error:
-            logger.warning(
-                "%s the record is off: %s cannot be written (%s)",
-                PREFIX,
-                self._record,
-                error,
-            )
+            text = "%s the record is off: %s cannot be written (%s)"
+            logger.warning(text, PREFIX, self._record, error)
             self._record = None

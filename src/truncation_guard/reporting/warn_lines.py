@@ -12,6 +12,7 @@ affected one. The words of fact and remedy are in `wording`.
 from collections.abc import Mapping
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice
 from truncation_guard.log import PREFIX
 from truncation_guard.options import Mode
@@ -35,14 +36,7 @@ def plain_warn_line(
 def warn_line(
     finding: TruncationFinding, mode: Mode, truncated_weight: float, truncated_reward: float
 ) -> str:
-    """The WARN line of a finding.
-
-    Args:
-        finding: what is wrong.
-        mode: what is really done about truncated completions.
-        truncated_weight: for the wording of `downweight`.
-        truncated_reward: for the wording of `penalize`.
-    """
+    """The WARN line of a finding, with what `mode` does about truncated completions."""
     counts = finding.counts
     effect = "evaluation is only measured"
     if counts.training:
@@ -52,13 +46,7 @@ def warn_line(
 
 
 def limit_line(decision: LimitDecision, counts: BatchCounts, mode: Mode) -> str:
-    """The WARN line of a decision about the limit.
-
-    Args:
-        decision: what was decided.
-        counts: the batch that it was decided on.
-        mode: what is really done about truncated completions.
-    """
+    """The WARN line of a decision about the limit, made on the batch of these counts."""
     figures: dict[str, object] = {"limit": decision.before}
     if decision.after is not None:
         figures["raised_to"] = decision.after
@@ -70,12 +58,12 @@ def limit_line(decision: LimitDecision, counts: BatchCounts, mode: Mode) -> str:
 
 
 def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> str:
-    """What a training saw, in one line.
+    """What a training saw until this optimizer step, in one line.
 
     Args:
         total: its generation batches, added up.
-        step: optimizer steps at its end.
-        advice: what its lengths say about the limit; None where there is none.
+        step: finished optimizer steps.
+        advice: what its lengths say about the limit; None without a limit.
     """
     groups = total.groups
     parts = [
@@ -91,10 +79,10 @@ def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> s
     return ", ".join(parts)
 
 
-def histogram_text(counts: BatchCounts) -> str:
+def histogram_text(lengths: LengthHistogram) -> str:
     """Lengths in tokens as lines of text, those of truncated completions apart."""
-    lines = counts.lengths.lines(_HISTOGRAM_BINS)
-    return "\n".join([f"{PREFIX} lengths of {counts.completions} completions in tokens", *lines])
+    title = f"{PREFIX} lengths of {lengths.completions} completions in tokens"
+    return "\n".join([title, *lengths.lines(_HISTOGRAM_BINS)])
 
 
 def _figures(finding: TruncationFinding) -> dict[str, object]:
