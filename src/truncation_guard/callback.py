@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.guard.fault_barrier import ContainedRollouts
 from truncation_guard.guard.stages import BatchGuard
 from truncation_guard.log import PREFIX, logger
@@ -102,6 +103,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         """Marks the trainer that all of this belongs to."""
 
     @property
+    @unswept  # for users
     def advised_limit(self) -> int | None:
         """The `max_completion_length` to try, by the newest WARN line that named one."""
         return None if self._reporter is None else self._reporter.advised_limit
@@ -137,6 +139,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             hooks.remember_options(trainer, self._options)
         self._be_savable(trainer, self.state())
 
+    @outside_barrier
     def rollout_stages(self, trainer: Any) -> ContainedRollouts:
         """What the wrapped methods of the trainer talk to."""
         self._watch(trainer)
@@ -180,6 +183,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
             rollouts.contain(self._check_setup, trainer)
 
+    @outside_barrier
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -198,6 +202,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         """Judge the prediction that has ended like an evaluation."""
         self.on_evaluate(args, state, control)
 
+    @outside_barrier
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -205,6 +210,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         if self._rollouts is not None and self._reporter is not None:
             self._rollouts.contain(self._reporter.end_training, state.global_step)
 
+    @outside_barrier
     def state(self) -> dict[str, Any]:
         """Settings, window and cool-downs as JSON values, for transformers' checkpoint."""
         saved = None
@@ -222,6 +228,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         # No settings: those of the script that resumes win, and of whatever version it is.
         return {"args": {}, "attributes": {"restored_state": saved or {"monitor": None}}}
 
+    @outside_barrier
     def _be_savable(self, trainer: Any, state: dict[str, Any]) -> None:
         """Transformers (4.57 and 5.24) raises a KeyError at a save where it does not find the name.
 
@@ -231,6 +238,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             type(self).__name__, state
         )
 
+    @outside_barrier
     def _watch(self, trainer: Any) -> None:
         if not hooks.is_marked(trainer, self._session):
             self._reporter, self._rollouts, self._has_met = None, None, False

@@ -15,6 +15,7 @@ from typing import Any
 
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.checks import is_integer
+from truncation_guard.fault_marks import unswept
 from truncation_guard.lengths.sample import LengthSample
 
 FILE_NAME = "truncation_guard.jsonl"
@@ -147,6 +148,7 @@ def read_record(path: Path) -> list[RecordedRun]:
     return runs
 
 
+@unswept  # for the diagnosis of a finished run
 def batch_lengths(batch: Mapping[str, Any], name: str) -> Counter[int]:
     """Length in tokens -> completions of a `batch` line: those that `"ended"`, or were `"cut"`.
 

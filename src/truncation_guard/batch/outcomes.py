@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from truncation_guard.fault_marks import outside_barrier
+
 NOT_FOUND, NOT_SEARCHED = -1, -2
 _LARGEST_INTEGER = 2**24
 """Of those that float32 holds one by one: what is said to have no bound may be beyond it."""
@@ -195,6 +197,7 @@ def describe_completions(
     return rows
 
 
+@outside_barrier
 def failed_rows(count: int) -> Tensor:
     """The rows of a process whose guard could not describe its completions."""
     rows = torch.zeros((count, len(Column)), dtype=torch.int64)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from truncation_guard.batch.outcomes import Column, failed_rows
+from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.guard.stages import BatchGuard
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.trainer.limit import get_limit, raise_limit
@@ -68,11 +69,13 @@ class ContainedRollouts:
         _raise_limit(trainer, limit, at_least=0)
         return limit
 
+    @unswept  # for what cannot be guarded: one process alone has a guard, or nothing is measured
     def switch_off(self, reason: object) -> None:
         """Leave the trainer alone from now on. All processes have to do so together."""
         self._off = True
         _log_error("%s ERROR %s The guard is switched off.", PREFIX, reason)
 
+    @outside_barrier
     def begin(self, trainer: Any) -> None:
         """A generation batch is about to be made."""
         self._gathered = None
@@ -85,6 +88,7 @@ class ContainedRollouts:
             _raise_limit(trainer, limit, at_least=before)
         self.contain(self._guard.begin, trainer)
 
+    @outside_barrier
     def generated(self, trainer: Any, prompts: Sequence[Any], generated: tuple[Any, ...]) -> None:
         """TRL's `_generate` has returned `generated` for `prompts`: the one collective."""
         # Outside of a batch somebody else generates. The second call of one batch comes from a
@@ -106,6 +110,7 @@ class ContainedRollouts:
                 self._agreed = proposed
         self.contain(self._guard.take, self._gathered)
 
+    @outside_barrier
     def rewarded(self, trainer: Any, rewards: Tensor) -> Tensor:
         """The rewards of all processes that TRL goes on with."""
         if self._gathered is None:
@@ -113,6 +118,7 @@ class ContainedRollouts:
         guarded = self.contain(self._guard.guard_rewards, trainer, rewards, like=rewards)
         return rewards if guarded is None else guarded
 
+    @outside_barrier
     def scored(self, trainer: Any, output: dict[str, Any]) -> dict[str, Any]:
         """The batch that TRL goes on with."""
         if self._begun:
@@ -142,6 +148,7 @@ class ContainedRollouts:
                 raise RuntimeError(f"{name} was changed to {value!r}")
         return {**output, **changes}
 
+    @outside_barrier
     def contain(self, work: Callable[..., Any], *args: Any, like: Tensor | None = None) -> Any:
         """The result of `work`, an event of the trainer or a stage of a batch.
 
@@ -165,6 +172,7 @@ class ContainedRollouts:
         return result
 
 
+@unswept  # one process alone would keep another limit
 def _raise_limit(trainer: Any, limit: int, *, at_least: int) -> None:
     """Raise the limit, unless it is below `at_least` by now; never raises an error."""
     try:

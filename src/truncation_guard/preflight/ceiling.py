@@ -6,6 +6,7 @@ first rollout.
 
 from typing import Any
 
+from truncation_guard.fault_marks import contains_faults
 from truncation_guard.log import logger
 from truncation_guard.reporting.limit_raiser import least_raise
 from truncation_guard.reporting.warn_lines import SetupFinding
@@ -73,6 +74,7 @@ def ceiling_findings(
     return findings
 
 
+@contains_faults
 def find_longest_prompt(trainer: Any, ceiling: int) -> int:
     """Tokens of the longest prompt of the data, where that may bound the limit; else 0.
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from truncation_guard.checks import check_positive
+from truncation_guard.fault_marks import outside_barrier
 from truncation_guard.trainer.versions import unset_max_length
 from truncation_guard.trainer.vllm_server import server_window
 
@@ -147,6 +148,7 @@ def raise_limit(trainer: Any, limit: int) -> None:
 
 
 @contextmanager
+@outside_barrier
 def tool_budget(trainer: Any) -> Iterator[None]:
     """Let TRL's tool loop go up to a limit that was raised while the loss's divisor stayed.
 
