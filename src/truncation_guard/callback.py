@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.guard import checkpoint
 from truncation_guard.guard.fault_barrier import FaultBarrier
 from truncation_guard.guard.stages import BatchStages
@@ -100,11 +101,13 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         self._trainer: weakref.ref[Any] | None = None
         """The trainer that all of this belongs to."""
 
+    @unswept  # for users who copy or pickle the callback
     def __getstate__(self) -> dict[str, Any]:
         """A copy watches no trainer."""
         return {**self.__dict__, "_trainer": None}
 
     @property
+    @unswept  # for users
     def advised_limit(self) -> int | None:
         """The `max_completion_length` to try, by the newest WARN line that named one."""
         return None if self._parts is None else self._parts.reporter.recommended_limit
@@ -140,6 +143,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             hooks.remember_options(trainer, self._options)
         checkpoint.be_savable(trainer, self, self.state())
 
+    @outside_barrier
     def rollout_stages(self, trainer: Any) -> FaultBarrier:
         """The stages that the wrapped methods of the trainer call."""
         self._watch(trainer)
@@ -153,6 +157,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             parts.barrier.switch_off(error)
         return parts.barrier
 
+    @outside_barrier
     def batch_counted(self, trainer: Any, counts: BatchCounts) -> None:
         """Log, record and judge a generation batch."""
         if self._parts is not None:
@@ -192,6 +197,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         if trainer.is_world_process_zero() and self._options.warn_above is not None:
             contain(lambda: self._check_setup(trainer, reporter), otherwise=None)
 
+    @outside_barrier
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -210,6 +216,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         """Judge the prediction that has ended like an evaluation."""
         self.on_evaluate(args, state, control)
 
+    @outside_barrier
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -218,6 +225,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             reporter, step = self._parts.reporter, state.global_step
             self._parts.barrier.contain(lambda: reporter.end_training(step), otherwise=None)
 
+    @outside_barrier
     def state(self) -> dict[str, Any]:
         """Windows and cool-downs as JSON values, for transformers' checkpoint."""
         saved: dict[str, Any] | None = None
@@ -235,6 +243,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
                 checkpoint.be_savable(trainer, self, {})
         return checkpoint.callback_state(saved)
 
+    @outside_barrier
     def _watch(self, trainer: Any) -> None:
         if self._trainer is None or self._trainer() is not trainer:
             self._parts, self._has_met = None, False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.fault_marks import unswept
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.quantiles import CensoredLengths
 
@@ -145,6 +146,7 @@ def read_record(path: Path) -> list[RecordedRun]:
     return runs
 
 
+@unswept  # for the diagnosis of a finished run
 def batch_lengths(batch: Mapping[str, Any]) -> LengthHistogram:
     """The lengths of a `batch` line.
 

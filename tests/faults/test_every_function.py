@@ -10,114 +10,16 @@ from typing import Any
 
 import pytest
 from support.distributed import Launch, launch
-from support.faults.injecting import functions
+from support.faults.injecting import CALLBACK, functions, marked, reachable
 from support.faults.sweep import COURSES
 
 pytestmark = pytest.mark.sweep
 
 WORKER = "sweep.py"
-BEFORE_TRAINING = "callback.TruncationGuardCallback.on_train_begin"
-"""What is refused is refused here, so that not all of it is contained."""
-THE_CONTAINMENT = {
-    "callback.TruncationGuardCallback._be_savable",
-    "callback.TruncationGuardCallback._watch",
-    "callback.TruncationGuardCallback.on_evaluate",
-    "callback.TruncationGuardCallback.on_train_end",
-    "callback.TruncationGuardCallback.rollout_stages",
-    "callback.TruncationGuardCallback.state",
-    "guard.fault_barrier.FaultBarrier.begin",
-    "guard.fault_barrier.FaultBarrier.contain",
-    "guard.fault_barrier.FaultBarrier.generated",
-    "guard.fault_barrier.FaultBarrier.rewarded",
-    "guard.fault_barrier.FaultBarrier.scored",
-    "guard.fault_barrier._raise_limit",
-    "batch.outcomes.failed_rows",
-    "trainer.hooks._WrappedMethod.__call__",
-    "trainer.hooks.find_listener",
-    "trainer.hooks.find_trainer",
-    "trainer.hooks.is_marked",
-    "trainer.hooks.remember_options",
-    "trainer.limit.tool_budget",
-}
-"""What the trainer calls in a training and what stands between it and `contain`: nobody catches a
-fault of these, so there is nothing in them that can fail."""
-THE_LIMIT = {
-    "trainer.limit._kwarg",
-    "trainer.limit._limits",
-    "trainer.context_window.max_new_tokens",
-    "trainer.limit._places",
-    "trainer.limit.divides_by_limit",
-    "trainer.limit.get_limit",
-    "trainer.limit.raise_limit",
-}
-"""Called outside of `contain`, in a `try` of its own: see `test_containment.py`."""
-NOT_IN_THESE_TRAININGS = {
-    "before a training": {
-        "callback.TruncationGuardCallback.__init__",
-        "callback.TruncationGuardCallback.on_init_end",
-        "options.GuardOptions.__post_init__",
-        "trainer.hooks._WrappedMethod.__init__",
-        "trainer.hooks.announce",
-        "trainer.hooks.mark",
-    },
-    "in a resume that rebuilds the callback, before a training": {
-        "trainer.hooks.remembered_options",
-    },
-    "after a fault": {
-        "guard.fault_barrier.FaultBarrier.switch_off",
-        "guard.fault_barrier._log_error",
-    },
-    "by users and by what is no training": {
-        "batch.modes._group_relative_advantages",
-        "batch.modes._nanstd",
-        "batch.modes.check_mode_arguments",
-        "batch.modes.guard_advantages",
-        "callback.TruncationGuardCallback.advised_limit",
-        "record.RecordedRun.trained",
-        "record._parse",
-        "record._resume",
-        "record.batch_lengths",
-        "record.read_record",
-        "batch.outcomes.detect_truncated",
-        "trainer.hooks._WrappedMethod.__deepcopy__",
-        "trainer.limit._does_not_fit",
-        "trainer.limit.set_limit",
-        "trainer.limit.temporary_limit",
-        "truncation_guard.__dir__",
-        "truncation_guard.__getattr__",
-    },
-    "interfaces": {
-        "trainer.hooks.RolloutListener.rollout_stages",
-        "trainer.hooks.RolloutStages.begin",
-        "trainer.hooks.RolloutStages.generated",
-        "trainer.hooks.RolloutStages.rewarded",
-        "trainer.hooks.RolloutStages.scored",
-    },
-    "with another backend": {
-        "trainer.vllm_server._ask",
-        "trainer.vllm_server.server_window",
-    },
-}
-"""When each function is called instead, for the modules below."""
-OTHER_MODULES = (
-    "checks.",
-    "cli.",
-    "completions_tables.",
-    "diagnosis.",
-    "extrapolation.",
-    "histograms.",
-    "lengths.",
-    "limit_setting.",
-    "pictures.",
-    "plots.",
-    "profiling.",
-    "recommendations.",
-    "rendering.",
-    "run_plot.",
-    "trainer_sampling.",
-    "trainer_snapshot.",
-)
-"""Of these, which serve profiles and diagnoses, what a training does not call is not looked at."""
+BEFORE_ROLLOUTS = {f"{CALLBACK}.{name}" for name in ("__init__", "on_init_end", "on_train_begin")}
+"""What is refused is refused in these, so that not all of it is contained."""
+FOR_EVERYBODY = ("checks.", "fault_marks.", "lengths.")
+"""Of these, which profiles and diagnoses use as well, a training need not call everything."""
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +93,7 @@ def test_what_hangs_is_waited_for(
 
 
 @each_way
-def test_nobody_but_the_containment_is_outside_of_it(
+def test_what_runs_outside_of_the_barrier_is_marked(
     request: pytest.FixtureRequest, processes: str
 ) -> None:
     started = request.getfixturevalue(processes)
@@ -201,20 +103,24 @@ def test_nobody_but_the_containment_is_outside_of_it(
         if not course.endswith(" alone")  # their first rollout may refuse, as `train` may
         for found in reports(started, f"{course}: calls")
         for entry, function in found["bare"]
-        if entry != BEFORE_TRAINING
+        if entry not in BEFORE_ROLLOUTS
     }
-    assert sorted(bare) == sorted(THE_CONTAINMENT | THE_LIMIT)
+    assert sorted(bare) == sorted(marked("outside"))
 
 
 def test_every_function_is_called_or_known_not_to_be(alone: Launch, two: Launch) -> None:
-    called = {
-        function
-        for started in (alone, two)
-        for course in COURSES
-        for found in reports(started, f"{course}: calls")
-        for function in found["functions"]
-    }
-    all_functions = {name for name in functions() if not name.startswith(OTHER_MODULES)}
-    excused = {name for names in NOT_IN_THESE_TRAININGS.values() for name in names}
-    assert sorted(all_functions - called - excused) == []
-    assert sorted(excused - (all_functions - called)) == []
+    def said(what: str) -> set[str]:
+        return {
+            function
+            for started in (alone, two)
+            for course in COURSES
+            for found in reports(started, f"{course}: calls")
+            for function in found[what]
+        }
+
+    called = said("functions")
+    reached = {name for name in reachable(said("entries")) if not name.startswith(FOR_EVERYBODY)}
+    not_found = called & functions().keys() - reached
+    assert sorted(n for n in not_found if not n.startswith(FOR_EVERYBODY)) == []
+    assert sorted(reached - called - said("after a fault") - marked("unswept")) == []
+    assert sorted(said("left out")) == []

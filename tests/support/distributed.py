@@ -24,7 +24,7 @@ from typing import Any
 WORKERS = Path(__file__).parent / "workers"
 COLLECTIVE_TIMEOUT = 60
 """Seconds after which a collective that somebody does not come to raises, for `ddp_timeout`."""
-_TIMEOUT = 300
+_TIMEOUT = 600
 _AFTER_ONE_FAILED = 20
 _RESULTS = "TRUNCATION_GUARD_TEST_RESULTS"
 _part = ""
@@ -89,7 +89,7 @@ class Running:
     def wait(self) -> Launch:
         """What the processes left behind, once all of them are over.
 
-        They are killed after five minutes, and 20 seconds after one of them failed.
+        They are killed after ten minutes, and 20 seconds after one of them failed.
         """
         if self._left is None:
             try:

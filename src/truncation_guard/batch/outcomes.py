@@ -15,6 +15,7 @@ from truncation_guard.batch.rows import (
     GenerationRules,
     Outcome,
 )
+from truncation_guard.fault_marks import outside_barrier
 
 _LARGEST_INTEGER = 2**24
 """Of those that float32 holds one by one: what is said to have no bound may be beyond it."""
@@ -120,6 +121,7 @@ def describe_completions(
     return rows
 
 
+@outside_barrier
 def failed_rows(count: int) -> Tensor:
     """The rows of a process whose guard could not describe its completions."""
     rows = torch.zeros((count, len(Column)), dtype=torch.int64)

@@ -3,6 +3,7 @@
 import json
 from typing import Any, cast
 
+from truncation_guard.fault_marks import outside_barrier
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.reporting.reporter import Reporter
 
@@ -16,6 +17,7 @@ def plain_state(reporter: Reporter) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(json.dumps(reporter.state())))
 
 
+@outside_barrier
 def callback_state(saved: dict[str, Any] | None) -> dict[str, Any]:
     """The `ExportableState` of the callback, from `plain_state`; None: nothing is known.
 
@@ -24,6 +26,7 @@ def callback_state(saved: dict[str, Any] | None) -> dict[str, Any]:
     return {"args": {}, "attributes": {"restored_state": saved or {"monitor": None}}}
 
 
+@outside_barrier
 def be_savable(trainer: Any, callback: object, state: dict[str, Any]) -> None:
     """Enter the callback into the trainer's state, unless it is there.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.batch.outcomes import failed_rows
 from truncation_guard.batch.rows import Column
+from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.guard.limit_agreement import LimitAgreement, restore_limit
 from truncation_guard.guard.stages import BatchStages
 from truncation_guard.log import PREFIX, logger
@@ -53,6 +54,7 @@ class FaultBarrier:
         self._gathered = torch.empty(0)
         self.limit = LimitAgreement()
 
+    @outside_barrier
     def contain(self, work: Callable[[], T], *, otherwise: T) -> T:
         """The result of `work`, an event of the trainer or a stage of a batch.
 
@@ -77,6 +79,7 @@ class FaultBarrier:
             return otherwise
         return result
 
+    @unswept  # for what cannot be guarded: one process alone has a guard, or nothing is measured
     def switch_off(self, reason: object) -> None:
         """Leave the trainer alone from now on. All processes have to do so together."""
         self._guard = _Guard.OFF
@@ -99,6 +102,7 @@ class FaultBarrier:
         found = self.contain(lambda: torch.tensor([int(find())]), otherwise=none)
         return restore_limit(trainer, found)
 
+    @outside_barrier
     def begin(self, trainer: Any) -> None:
         """A generation batch is about to be made."""
         if self._guard is _Guard.OFF:
@@ -108,6 +112,7 @@ class FaultBarrier:
         self.limit.carry_out(trainer)
         self.contain(lambda: self._stages.begin(trainer), otherwise=None)
 
+    @outside_barrier
     def generated(self, trainer: Any, prompts: Sequence[Any], generated: tuple[Any, ...]) -> None:
         """TRL's `_generate` has returned `generated` for `prompts`: the one collective."""
         # Outside of a batch somebody else generates. The second call of one batch comes from a
@@ -122,6 +127,7 @@ class FaultBarrier:
         self._place = _Place.GATHERED
         self.limit.hear(self._gathered)
 
+    @outside_barrier
     def rewarded(self, trainer: Any, rewards: Tensor) -> Tensor:
         """The rewards of all processes that TRL goes on with."""
         if self._place is not _Place.GATHERED:
@@ -130,6 +136,7 @@ class FaultBarrier:
             lambda: self._stages.rewarded(trainer, self._gathered, rewards), otherwise=rewards
         )
 
+    @outside_barrier
     def scored(
         self, trainer: Any, output: dict[str, Any]
     ) -> tuple[dict[str, Any], BatchCounts | None]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from truncation_guard.batch.rows import Column
+from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.trainer.limit import get_limit, raise_limit
 
@@ -30,6 +31,7 @@ class LimitAgreement:
         """
         self._proposed = _Raise(before, limit)
 
+    @outside_barrier
     def hear(self, gathered: Tensor) -> None:
         """Agree or not, from the rows of all processes: one more transfer, after a proposal."""
         if self._proposed is not None:
@@ -38,6 +40,7 @@ class LimitAgreement:
             if bool((gathered[:, Column.LIMIT] >= proposed.before).all()):
                 self._agreed = proposed
 
+    @outside_barrier
     def carry_out(self, trainer: Any) -> None:
         """Set the agreed limit before a generation of training. Raises nothing."""
         if self._agreed is not None and trainer.model.training:
@@ -63,6 +66,7 @@ def restore_limit(trainer: Any, found: Tensor) -> int | None:
     return limit
 
 
+@unswept  # one process alone would keep another limit
 def _raise_limit(trainer: Any, limit: int, *, at_least: int) -> None:
     """Raise the limit, unless it is below `at_least` by now. Raises no error."""
     try:

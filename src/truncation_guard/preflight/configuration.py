@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from truncation_guard.fault_marks import contains_faults
 from truncation_guard.log import PREFIX, logger
 from truncation_guard.options import Mode
 from truncation_guard.preflight.soft_punishment import misfit, soft_punishments
@@ -236,6 +237,7 @@ _CHECKS: tuple[Callable[[_SetUp], list[SetupFinding]], ...] = (
 )
 
 
+@contains_faults
 def _contained(look: Callable[[Any], list[Any]], at: Any) -> list[Any]:
     """The findings of a check; none where it fails, as a chat template may."""
     try:

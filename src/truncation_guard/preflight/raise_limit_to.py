@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from truncation_guard.fault_marks import contains_faults
 from truncation_guard.log import logger
 from truncation_guard.reporting.limit_raiser import least_raise
 from truncation_guard.reporting.setup_finding import SetupFinding
@@ -70,6 +71,7 @@ def ceiling_findings(
     return findings
 
 
+@contains_faults
 def find_longest_prompt(trainer: Any, ceiling: int) -> int:
     """Tokens of the longest prompt of the data, where it may bound the limit; else 0.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from truncation_guard import record
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.fault_marks import contains_faults
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import advise
 from truncation_guard.log import PREFIX, logger
@@ -84,6 +85,7 @@ class Reporter:
         raiser = None if self.raiser is None else self.raiser.state()
         return {"monitor": self.monitor.state(), "raiser": raiser}
 
+    @contains_faults
     def load_state(self, state: Any) -> list[str]:
         """Go on where `state` left off; a part that is not there starts afresh.
 

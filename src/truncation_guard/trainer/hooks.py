@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from truncation_guard.batch.counts import BatchCounts
+from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer import processes
 from truncation_guard.trainer.limit import tool_budget
@@ -68,6 +69,7 @@ class _WrappedMethod:
         replaced = vars(trainer).get(name)  # a wrapper of ours is that of a trainer it is a copy of
         self._replaced = None if isinstance(replaced, _WrappedMethod) else replaced
 
+    @unswept  # for users who copy a trainer
     def __deepcopy__(self, memo: dict[int, Any]) -> "_WrappedMethod":
         """That of the copied trainer."""
         trainer = self._trainer()
@@ -80,6 +82,7 @@ class _WrappedMethod:
         """Whether it is this trainer's own, and not that of one it is a copy of."""
         return self._trainer() is trainer
 
+    @outside_barrier
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         trainer = self._trainer()
         original = self._replaced or partial(getattr(type(trainer), self._name), trainer)
@@ -105,6 +108,7 @@ class _WrappedMethod:
         return result
 
 
+@outside_barrier
 def find_trainer(callback: object) -> Any | None:
     """The nearest caller that is a `transformers.Trainer` with this very callback object."""
     from transformers import Trainer
@@ -135,6 +139,7 @@ def require_trainer(callback: object) -> Any:
     return trainer
 
 
+@outside_barrier
 def find_listener(trainer: Any) -> RolloutListener | None:
     """The listener among the trainer's callbacks, as they are now."""
     callbacks = trainer.callback_handler.callbacks
@@ -165,11 +170,13 @@ def install(trainer: Any) -> None:
             setattr(trainer, name, _WrappedMethod(trainer, name))
 
 
+@outside_barrier
 def remember_options(trainer: Any, options: GuardOptions) -> None:
     """Keep the settings of this script where a callback that transformers rebuilds finds them."""
     trainer._truncation_guard_options = options
 
 
+@unswept  # before a training that resumes
 def remembered_options(trainer: Any) -> GuardOptions | None:
     """The settings that this script gave, whatever the checkpoint holds."""
     options: GuardOptions | None = getattr(trainer, "_truncation_guard_options", None)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from truncation_guard.checks import check_positive, is_integer
+from truncation_guard.fault_marks import outside_barrier
 from truncation_guard.trainer.context_window import get_context_window, max_length, max_new_tokens
 from truncation_guard.trainer.versions import check_supported, is_gmpo
 
@@ -142,6 +143,7 @@ def raise_limit(trainer: Any, limit: int) -> None:
             mapping[key] = limit
 
 
+@outside_barrier
 @contextmanager
 def tool_budget(trainer: Any) -> Iterator[None]:
     """Let TRL's tool loop use a raised limit while the loss's divisor stays.

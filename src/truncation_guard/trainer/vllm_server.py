@@ -10,11 +10,14 @@ from http.client import HTTPException
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from truncation_guard.fault_marks import unswept
+
 _TIMEOUT_SECONDS = 10
 _logger = logging.getLogger(__name__)
 _windows: "WeakKeyDictionary[Any, int | None]" = WeakKeyDictionary()
 
 
+@unswept  # with a vLLM server
 def server_window(backend: Any) -> int | None:
     """The server's context window in tokens; None where unknown.
 
@@ -29,6 +32,7 @@ def server_window(backend: Any) -> int | None:
     return _windows[backend]
 
 
+@unswept  # with a vLLM server
 def _ask(backend: Any) -> int | None:
     # TRL 1.16 builds its address from the same attributes.
     address = backend.server_base_url or f"http://{backend.server_host}:{backend.server_port}"

@@ -1,6 +1,6 @@
 """Trainings with everything switched on, for faults to be put into.
 
-The one idea: a completion depends on nothing but its place and the live limit, and SGD without
+A completion depends on nothing but its place and the live limit, and SGD without
 momentum has no memory. So a training without a guard can go on from the weights that another one
 had before a batch, and has to end at the very same weights.
 """
@@ -216,9 +216,37 @@ def run(
     steps, log = _Steps(go_on), _Log(seen)
     if batches is not None:
         settings = {"max_steps": len(batches)} | settings
-    guards = [TruncationGuardCallback(**given)] if guarded else []
-    made = _trainer(folder, [*guards, steps], base, prompts, settings)
-    steps.made = made
+    _end_of_turn_tokens.cache_clear()  # else the first training alone calls it
+    with ExitStack() as stack:
+        stack.enter_context(_logged(log))
+        for fault in faults:
+            stack.enter_context(fault)
+        if calls is not None:
+            stack.enter_context(watched(calls))
+        guards = [TruncationGuardCallback(**given)] if guarded else []
+        made = _trainer(folder, [*guards, steps], base, prompts, settings)
+        steps.made = made
+        made._generate_single_turn = _generation(made, seen, batches, limits)
+        work(made)
+    last = get_state(made)
+    return Outcome(
+        weights=fingerprint(last[0]),
+        limits=seen,
+        before=[*steps.seen, last],
+        failed_in=log.failed_in,
+        errors=log.errors,
+        steps=made.state.global_step,
+        finite=all(bool(p.isfinite().all()) for p in last[0]),
+    )
+
+
+def _generation(
+    made: Any,
+    seen: list[int | None],
+    batches: Sequence[tuple[int | None, Sequence[Sequence[int]]]] | None,
+    limits: Sequence[int | None] | None,
+) -> Callable[..., tuple[Any, None]]:
+    """Generation that adds the limit of each batch of training to `seen`."""
 
     def generate(prompt_ids: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
         rows: Sequence[Sequence[int]] = COMPLETIONS
@@ -231,25 +259,7 @@ def run(
         mine = rows[canned.RANK * len(prompt_ids) : (canned.RANK + 1) * len(prompt_ids)]
         return [list(row if batches else row[: _live_limit(made)]) for row in mine], None
 
-    made._generate_single_turn = generate
-    _end_of_turn_tokens.cache_clear()  # else the first training alone calls it
-    with ExitStack() as stack:
-        stack.enter_context(_logged(log))
-        for fault in faults:
-            stack.enter_context(fault)
-        if calls is not None:
-            stack.enter_context(watched(calls))
-        work(made)
-    last = get_state(made)
-    return Outcome(
-        weights=fingerprint(last[0]),
-        limits=seen,
-        before=[*steps.seen, last],
-        failed_in=log.failed_in,
-        errors=log.errors,
-        steps=made.state.global_step,
-        finite=all(bool(p.isfinite().all()) for p in last[0]),
-    )
+    return generate
 
 
 def _set_limit(made: Any, limit: int | None) -> None:

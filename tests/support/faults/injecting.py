@@ -1,19 +1,21 @@
 """Every function of the guard that a training calls, and a way to make one call of it fail.
 
-The one idea: nobody lists the functions. A training is watched with `sys.setprofile`, so a new
-function is found by being called; and a function is made to fail by another code object in its
-place, so that it fails for whoever holds it, under whatever name.
+Nobody lists the functions. A training is watched with `sys.setprofile`, so a new function is found
+by being called; what is not called is looked for by the names that the code mentions. A function is
+made to fail by another code object in its place, so that it fails for whoever holds it.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -22,12 +24,8 @@ import truncation_guard
 
 _PACKAGE = str(Path(truncation_guard.__file__).parent)
 CONTAINS = "guard.fault_barrier.FaultBarrier.contain"
-ELSEWHERE = (
-    "preflight.raise_limit_to.find_longest_prompt",
-    "preflight.configuration._contained",
-    "reporting.reporter.Reporter.load_state",
-)
-"""These contain a fault by themselves: the guard goes on."""
+"""The barrier: what it catches switches the guard off."""
+CALLBACK = "callback.TruncationGuardCallback"
 _NESTED = ("<locals>", "<lambda>", "comp>", "<genexpr>", "<module>")
 """What is made inside of a function fails as the function does."""
 
@@ -50,20 +48,26 @@ class Call:
     @property
     def container(self) -> str | None:
         """The innermost function that would catch what is raised here; None: nobody would."""
-        return next((c for c in reversed(self.callers) if c in (CONTAINS, *ELSEWHERE)), None)
+        catching = {CONTAINS, *marked("contains")}
+        return next((c for c in reversed(self.callers) if c in catching), None)
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether neither this function nor one that called it is marked as left out."""
+        return marked("unswept").isdisjoint((self.function, *self.callers))
 
 
+@cache
 def functions() -> dict[str, FunctionType]:
-    """Every function, method and property of the guard's modules that are imported, by name."""
+    """Every function, method and property of the guard, by name; none of a mere interface."""
     for module in pkgutil.walk_packages(truncation_guard.__path__, "truncation_guard."):
-        if not module.name.endswith(("__main__", "plots", "run_plot")):
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     found: dict[str, FunctionType] = {}
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] != "truncation_guard":
-            continue
+    for module in _modules():
         for value in list(vars(module).values()):
-            members = vars(value).values() if isinstance(value, type) else ()
+            is_interface = getattr(value, "_is_protocol", False)
+            members = vars(value).values() if isinstance(value, type) and not is_interface else ()
             for member in (value, *members):
                 function = _function(member)
                 if function is not None and function.__code__.co_filename.startswith(_PACKAGE):
@@ -72,7 +76,80 @@ def functions() -> dict[str, FunctionType]:
     return found
 
 
+@cache
+def marked(mark: str) -> frozenset[str]:
+    """The functions with this mark of `truncation_guard.fault_marks`."""
+    return frozenset(n for n, f in functions().items() if mark in vars(f).get("fault_marks", ()))
+
+
+def reachable(entries: Iterable[str]) -> set[str]:
+    """Every function that a training could call, and some more, by the names in the code.
+
+    Args:
+        entries: the functions that the trainer calls.
+    """
+    there = _imported("truncation_guard.callback")
+    known = {name: f for name, f in functions().items() if f.__globals__["__name__"] in there}
+    reached: set[str] = set()
+    found = {*entries, *(name for name in known if name.startswith(f"{CALLBACK}."))}
+    mentioned: set[str] = set()
+    while found:
+        reached |= found
+        modules = {known[name].__globals__["__name__"] for name in found}
+        mentioned |= {other for name in found for other in _mentions(known[name].__code__)}
+        mentioned |= {other for module in modules for other in _mentioned_in_tables(module)}
+        found = {name for name in known if _mentioned_as(name) in mentioned} - reached
+    return reached
+
+
+def _mentioned_as(function: str) -> str:
+    """Its own name, or for `__init__` and the like that of the class."""
+    *_, owner, name = f".{function}".split(".")
+    return owner if name.startswith("__") else name
+
+
+def _mentions(code: CodeType) -> set[str]:
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return {*code.co_names, *(name for each in inner for name in _mentions(each))}
+
+
+@cache
+def _mentioned_in_tables(module: str) -> frozenset[str]:
+    """By a module outside of its functions and classes."""
+    definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    tables = [node for node in _tree(module).body if not isinstance(node, definitions)]
+    nodes = [node for table in tables for node in ast.walk(table)]
+    return frozenset(
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in nodes
+        if isinstance(node, ast.Name | ast.Attribute)
+    )
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8"))
+
+
+def _imported(module: str) -> set[str]:
+    """The modules of the guard that this one imports, wherever in its code, and so on."""
+    found, new = set(), {module}
+    while new:
+        found |= new
+        imports = [n for m in new for n in ast.walk(_tree(m)) if isinstance(n, ast.ImportFrom)]
+        names = {f"{i.module}.{alias.name}" for i in imports for alias in i.names}
+        new = ({str(i.module) for i in imports} | names) & sys.modules.keys() - found
+        new = {name for name in new if name.startswith("truncation_guard.")}
+    return found
+
+
+def _modules() -> list[Any]:
+    return [m for name, m in list(sys.modules.items()) if name.split(".")[0] == "truncation_guard"]
+
+
 def _function(member: Any) -> FunctionType | None:
+    if getattr(member, "__isabstractmethod__", False):
+        return None
     for inner in ("fget", "func", "__func__", "__wrapped__"):  # of properties, wrappers
         member = getattr(member, inner, member)
     return member if isinstance(member, FunctionType) else None

@@ -1,7 +1,7 @@
 """Faults into every function of the guard, one at a time, and what each of them did.
 
-The one idea: the same loop on one process and on several, where one of them has the fault. What a
-training without a guard makes of the same state is worked out once for each state that occurs.
+It is the same loop on one process and on several, where one of them has the fault. What a training
+without a guard makes of the same state is worked out once for each state that occurs.
 """
 
 from __future__ import annotations
@@ -57,6 +57,13 @@ class Sweep:
         calls: list[Call] = []
         self.calm = self._run(calls=calls)
         self.calls = gather(calls)
+        self.after_a_fault: list[Call] = []
+        """Of this process, in a training in which one of all does fail."""
+        contained = [call for call in calls if call.container == CONTAINS]
+        fault = Fault(self._functions[contained[0].function], contained[0].number, raises)
+        faults = [] if canned.RANK else [fault]
+        elsewhere = folder / "failed"  # the checkpoints of the calm one stay
+        courses.run(elsewhere, *faults, **self._arguments, calls=self.after_a_fault)
 
     def targets(self, known: set[Any], *, each_event: bool) -> list[tuple[int, Call]]:
         """Process and call, for each function that somebody would contain a fault of.
@@ -71,7 +78,7 @@ class Sweep:
         for rank, calls in enumerate(self.calls):
             for call in calls:
                 key = (call.function, call.entry) if each_event else call.function
-                if call.container is None or key in known:
+                if call.container is None or not call.is_swept or key in known:
                     continue
                 on = chosen.setdefault(key, {})
                 if rank not in on or (on[rank].batch <= FAULTY_BATCH < call.batch):
@@ -83,15 +90,20 @@ class Sweep:
     def summary(self) -> dict[str, Any]:
         """What this process called, and what of that nobody would contain a fault of."""
         mine = self.calls[canned.RANK]
+        bare = {(c.entry, c.function) for c in mine if c.container is None and c.is_swept}
         return {
             "functions": sorted({call.function for call in mine}),
-            "bare": sorted({(c.entry, c.function) for c in mine if c.container is None}),
+            "entries": sorted({call.entry for call in mine}),
+            "bare": sorted(bare),
+            "after a fault": sorted({call.function for call in self.after_a_fault}),
+            "left out": sorted({c.function for c in mine if c.container and not c.is_swept}),
         }
 
     def may_return_nonsense(self, call: Call) -> bool:
         """Not the containment itself, which nobody checks, nor what never returns anything."""
         returned = self._functions[call.function].__annotations__.get("return")
-        return not call.function.startswith("containment.") and returned not in (None, "None")
+        is_containment = call.function.startswith("guard.fault_barrier.")
+        return not is_containment and returned not in (None, "None")
 
     def put(self, rank: int, call: Call, instead: Callable[..., Any]) -> dict[str, Any]:
         """One training with this fault on this process: what all processes know of it."""
