@@ -109,10 +109,11 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class HostRewards:
-    """The rewards of a generation batch on the host, by TRL's weighted sum."""
+    """The rewards of a generation batch on the host."""
 
     total: _Floats
-    """Shape (completions,): as the reward functions gave them; NaN where unscorable."""
+    """Shape (completions,): TRL's weighted sum, as the reward functions gave it; NaN where
+    unscorable."""
     baselined: _Floats | None
     """Shape (completions, kinds): what a group's advantages are 0 for where it is all the same;
     None where that is not known."""
@@ -194,7 +195,8 @@ def length_histogram(columns: _Integers, limit: int | None) -> LengthHistogram:
     """
     length = columns[Column.LENGTH]
     is_truncated = columns[Column.OUTCOME] == Outcome.TRUNCATED
-    by_tools = np.isin(columns[Column.CAUSE], (Cause.TOOL, Cause.TOOL_ITERATIONS))
+    cause = columns[Column.CAUSE]
+    by_tools = (cause == Cause.TOOL) | (cause == Cause.TOOL_ITERATIONS)
     exceeded = np.where(by_tools, np.maximum(length, limit or 0), length)
     return LengthHistogram(_histogram(length[~is_truncated]), _histogram(exceeded[is_truncated]))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from truncation_guard.batch.rows import (
@@ -16,6 +17,8 @@ from truncation_guard.batch.rows import (
     Outcome,
 )
 from truncation_guard.fault_marks import outside_barrier
+
+_Integers = NDArray[np.int64]
 
 _LARGEST_INTEGER = 2**24
 """Of those that float32 holds one by one: what is said to have no bound may be beyond it."""
@@ -70,7 +73,8 @@ def detect_truncated(
     positions = torch.arange(1, width + 1, device=completion_ids.device)
     lengths = (completion_mask.bool() * positions).amax(dim=1)
     last_tokens = completion_ids.gather(1, (lengths - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
-    cut = ~_ends_on(last_tokens, stops) & (lengths >= max_completion_length)
+    stopping = torch.tensor(sorted(stops), dtype=torch.int64, device=last_tokens.device)
+    cut = ~torch.isin(last_tokens, stopping) & (lengths >= max_completion_length)
     return cut | (lengths == 0)
 
 
@@ -109,16 +113,17 @@ def describe_completions(
         for masked, length, mask in zip(masked_by_trainer, full, masks, strict=True)
     ]
     tool_causes = [_tool_cause(messages, rules.max_tool_iterations) for messages in completions]
+    # In numpy, whose small operations take a fraction of torch's time.
     rows = _outcomes(rules, prompt_lengths, full, own, last, tool_causes)
-    rows[:, Column.LOSS_TOKENS] = torch.tensor(loss_tokens)
+    rows[:, Column.LOSS_TOKENS] = loss_tokens
     rows[:, Column.LONGEST_PROMPT] = max(prompt_lengths)
     rows[:, Column.LIMIT] = min(rules.limit or 0, _LARGEST_INTEGER)
     rows[:, Column.CONTEXT_WINDOW] = min(rules.context_window or 0, _LARGEST_INTEGER)
     if rules.end_of_turn:
-        rows[:, Column.END_OF_TURN] = torch.tensor(
-            _unknown_end_of_turns(rules, completion_ids, masks, own, rows[:, Column.OUTCOME])
+        rows[:, Column.END_OF_TURN] = _unknown_end_of_turns(
+            rules, completion_ids, masks, own, rows[:, Column.OUTCOME]
         )
-    return rows
+    return torch.from_numpy(rows)
 
 
 @outside_barrier
@@ -136,17 +141,17 @@ def _outcomes(
     own: Sequence[int],
     last: Sequence[int],
     tool_causes: Sequence[int],
-) -> Tensor:
-    lengths, ends = torch.tensor(full), torch.tensor(own)
+) -> _Integers:
+    lengths, ends = np.array(full), np.array(own)
     # After a stop string the backend pads the row to the longest of its batch. Only where that
     # cannot be is a trailing pad a token that the model wrote.
     reach = ends if rules.stops_on_request else lengths
-    cause = torch.full_like(lengths, Cause.ASKED if rules.stops_on_request else Cause.NONE)
-    outcome = torch.full_like(lengths, Outcome.STOPPED)
+    cause = np.full(len(full), Cause.ASKED if rules.stops_on_request else Cause.NONE)
+    outcome = np.full(len(full), Outcome.STOPPED)
 
-    def settle(where: Tensor, how: Outcome, why: int | Tensor) -> None:
+    def settle(where: NDArray[np.bool_], how: Outcome, why: int | _Integers) -> None:
         outcome[where] = how
-        cause[where] = why[where] if isinstance(why, Tensor) else why
+        cause[where] = why[where] if isinstance(why, np.ndarray) else why
 
     # From the weakest reason to the strongest: the last one that holds has the word.
     if rules.context_window is not None and rules.cuts_at_window:
@@ -154,29 +159,25 @@ def _outcomes(
         settle(prompts + reach >= rules.context_window, Outcome.TRUNCATED, Cause.CONTEXT)
     if rules.limit is not None:
         settle((reach >= rules.limit) | (lengths == 0), Outcome.TRUNCATED, Cause.LIMIT)
-    settle(_ends_on(torch.tensor(last), rules.stop_token_ids), Outcome.TERMINATED, Cause.NONE)
-    tools = torch.tensor(tool_causes)
+    ends_on_stop = np.array([token in rules.stop_token_ids for token in last])
+    settle(ends_on_stop, Outcome.TERMINATED, Cause.NONE)
+    tools = np.array(tool_causes)
     settle(tools != Cause.NONE, Outcome.TRUNCATED, tools)
 
-    rows = torch.zeros((len(full), len(Column)), dtype=torch.int64)
+    rows = np.zeros((len(full), len(Column)), dtype=np.int64)
     at_a_limit = (cause == Cause.LIMIT) | (cause == Cause.CONTEXT)
-    rows[:, Column.LENGTH] = torch.where(at_a_limit, reach, ends)
+    rows[:, Column.LENGTH] = np.where(at_a_limit, reach, ends)
     rows[:, Column.OUTCOME] = outcome
     rows[:, Column.CAUSE] = cause
     rows[:, Column.END_OF_TURN] = NOT_SEARCHED
     return rows
 
 
-def _prompt_room(prompt_lengths: Sequence[int], pad_prompts_to: int | None) -> Tensor:
-    lengths = torch.tensor(prompt_lengths)
+def _prompt_room(prompt_lengths: Sequence[int], pad_prompts_to: int | None) -> _Integers:
+    lengths = np.array(prompt_lengths)
     if pad_prompts_to is None:
         return lengths
-    return -(lengths.max() // -pad_prompts_to) * pad_prompts_to
-
-
-def _ends_on(last_tokens: Tensor, stop_token_ids: Collection[int]) -> Tensor:
-    stops = torch.tensor(sorted(stop_token_ids), dtype=torch.int64, device=last_tokens.device)
-    return torch.isin(last_tokens, stops)
+    return np.full_like(lengths, -(lengths.max() // -pad_prompts_to) * pad_prompts_to)
 
 
 def _unpadded_length(ids: Sequence[int], rules: GenerationRules) -> int:
@@ -217,10 +218,10 @@ def _unknown_end_of_turns(
     completion_ids: Sequence[Sequence[int]],
     masks: Sequence[Sequence[int] | None],
     own: Sequence[int],
-    outcomes: Tensor,
+    outcomes: _Integers,
 ) -> list[int]:
     """The column `END_OF_TURN`, from a sample of the rows that did not terminate."""
-    suspects = (outcomes != Outcome.TERMINATED).nonzero().flatten().tolist()
+    suspects = np.flatnonzero(outcomes != Outcome.TERMINATED).tolist()
     found = [NOT_SEARCHED] * len(completion_ids)
     for index in suspects[:: max(-(len(suspects) // -_SEARCHED_ROWS), 1)]:
         ids, mask = completion_ids[index][: own[index]], masks[index]

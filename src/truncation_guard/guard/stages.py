@@ -158,17 +158,10 @@ class BatchStages:
         if columns[Column.FAILED].any():
             return None
         advantages = self._advantages(trainer, columns.shape[1], arrays.get("weights"))
-        rewards = None
-        if "rewards" in arrays:
-            guarded = arrays.get("guarded", arrays["rewards"])
-            rewards = HostRewards(
-                total=settings.total_rewards(trainer, arrays["rewards"]),
-                baselined=settings.baselined_rewards(trainer, guarded),
-            )
         return count_batch(
             batch.rules,
             columns,
-            rewards,
+            _rewards(trainer, arrays),
             advantages,
             step=trainer.state.global_step,
             training=batch.training,
@@ -196,6 +189,18 @@ class BatchStages:
         advantages = advantages * weights
         settings.replace_logged_advantages(trainer, advantages.tolist())
         return advantages
+
+
+def _rewards(trainer: Any, arrays: Mapping[str, NDArray[np.float32]]) -> HostRewards | None:
+    if "rewards" not in arrays:
+        return None
+    rewards = arrays["rewards"]
+    total = settings.total_rewards(trainer, rewards)
+    guarded, guarded_total = rewards, total
+    if "guarded" in arrays:
+        guarded = arrays["guarded"]
+        guarded_total = settings.total_rewards(trainer, guarded)
+    return HostRewards(total, settings.baselined_rewards(trainer, guarded, guarded_total))
 
 
 def _truncated(gathered: Tensor) -> Tensor:

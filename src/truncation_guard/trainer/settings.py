@@ -48,12 +48,14 @@ def total_rewards(trainer: Any, rewards: NDArray[np.float32]) -> NDArray[np.floa
         Shape (rows,), NaN where all functions abstain.
     """
     # TRL keeps the weights on the CPU.
-    weighted = np.asarray(rewards * trainer.reward_weights.numpy(), dtype=np.float32)
-    total = np.nansum(weighted, axis=1)
-    return np.where(np.isnan(rewards).all(axis=1), np.float32(np.nan), total)
+    abstains = np.isnan(rewards)
+    weighted = np.where(abstains, np.float32(0), rewards * trainer.reward_weights.numpy())
+    return np.where(abstains.all(axis=1), np.float32(np.nan), weighted.sum(axis=1))
 
 
-def baselined_rewards(trainer: Any, rewards: NDArray[np.float32]) -> NDArray[np.float32] | None:
+def baselined_rewards(
+    trainer: Any, rewards: NDArray[np.float32], total: NDArray[np.float32]
+) -> NDArray[np.float32] | None:
     """The figures whose equality in a group makes its advantages 0, rounding aside.
 
     By TRL 1.16: the total reward, or each function's; RLOO clips the total, and may subtract a KL
@@ -62,6 +64,7 @@ def baselined_rewards(trainer: Any, rewards: NDArray[np.float32]) -> NDArray[np.
     Args:
         trainer: the trainer of the batch.
         rewards: shape (rows, reward functions), NaN where a function abstains.
+        total: their `total_rewards`.
 
     Returns:
         Shape (rows, figures); None where equal rewards do not make equal figures.
@@ -69,10 +72,10 @@ def baselined_rewards(trainer: Any, rewards: NDArray[np.float32]) -> NDArray[np.
     if is_grpo(trainer):
         if trainer.multi_objective_aggregation == "normalize_then_sum":
             return rewards
-        return total_rewards(trainer, rewards)[:, None]
+        return total[:, None]
     if trainer.beta != 0.0:
         return None
-    total, clip = total_rewards(trainer, rewards), trainer.reward_clip_range
+    clip = trainer.reward_clip_range
     return (np.clip(total, *clip) if clip else total)[:, None]
 
 
