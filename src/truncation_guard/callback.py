@@ -25,7 +25,7 @@ from truncation_guard.preflight.configuration import (
 )
 from truncation_guard.reporting.metrics import batch_metrics
 from truncation_guard.reporting.reporter import Reporter
-from truncation_guard.trainer import hooks, settings
+from truncation_guard.trainer import hooks, processes, settings
 from truncation_guard.trainer.limit import get_limit
 
 
@@ -248,11 +248,11 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         if self._trainer is None or self._trainer() is not trainer:
             self._parts, self._has_met = None, False
             self._trainer = weakref.ref(trainer)
-            hooks.announce(trainer)
+            processes.announce_guard(trainer)
 
     def _meet(self, trainer: Any) -> None:
         if not self._has_met:
-            hooks.meet(trainer)
+            processes.meet_guards(trainer)
             self._has_met = True
 
     def _check_ceiling(self, trainer: Any) -> int:

@@ -37,8 +37,8 @@ def test_a_histogram_cannot_be_changed() -> None:
 def test_a_sum_has_the_completions_of_its_parts(parts: list[LengthHistogram]) -> None:
     total = LengthHistogram.sum_of(parts)
     for n in {n for part in parts for n in part.tokens}:
-        assert total.finished_at[n] == sum(part.finished_at.get(n, 0) for part in parts)
-        assert total.truncated_at[n] == sum(part.truncated_at.get(n, 0) for part in parts)
+        assert total.finished_at.get(n, 0) == sum(part.finished_at.get(n, 0) for part in parts)
+        assert total.truncated_at.get(n, 0) == sum(part.truncated_at.get(n, 0) for part in parts)
     assert total.completions == sum(part.completions for part in parts)
 
 

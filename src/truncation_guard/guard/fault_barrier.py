@@ -24,12 +24,12 @@ from truncation_guard.log import PREFIX, logger
 T = TypeVar("T")
 
 
-class _Guard(Enum):
-    ON = auto()
+class _Health(Enum):
+    """Whether the guard of this process works."""
+
+    WORKS = auto()
     FAILED = auto()
-    """Here, which the other processes learn from the flag of the next rows."""
-    OFF = auto()
-    """On all processes, for good."""
+    """The other processes learn it from the flag of the next rows."""
 
 
 class _Place(Enum):
@@ -38,6 +38,8 @@ class _Place(Enum):
     OUTSIDE = auto()
     BEGUN = auto()
     GATHERED = auto()
+    OFF = auto()
+    """Nowhere any more: all processes have switched off."""
 
 
 class FaultBarrier:
@@ -49,7 +51,7 @@ class FaultBarrier:
 
     def __init__(self, stages: BatchStages) -> None:
         self._stages = stages
-        self._guard = _Guard.ON
+        self._health = _Health.WORKS
         self._place = _Place.OUTSIDE
         self._gathered = torch.empty(0)
         self.limit = LimitAgreement()
@@ -59,17 +61,17 @@ class FaultBarrier:
         """The result of `work`, an event of the trainer or a stage of a batch.
 
         Returns:
-            `otherwise` where the guard has failed or is off, where `work` raises, and where its
-            result is of another kind: another type, or a tensor of another shape or dtype.
+            `otherwise` where the guard of this process has failed, where `work` raises, and where
+            its result is of another kind: another type, or a tensor of another shape or dtype.
         """
-        if self._guard is not _Guard.ON:
+        if self._health is _Health.FAILED:
             return otherwise
         try:
             result = work()
             if not _is_like(result, otherwise):
                 raise RuntimeError(f"{result!r} cannot take the place of {otherwise!r}")
         except Exception:
-            self._guard = _Guard.FAILED
+            self._health = _Health.FAILED
             _log_error(
                 "%s ERROR the guard failed and is switched off. Training goes on as it would "
                 "without it. This is a bug of truncation-guard: please report it.",
@@ -82,7 +84,7 @@ class FaultBarrier:
     @unswept  # for what cannot be guarded: one process alone has a guard, or nothing is measured
     def switch_off(self, reason: object) -> None:
         """Leave the trainer alone from now on. All processes have to do so together."""
-        self._guard = _Guard.OFF
+        self._place = _Place.OFF
         _log_error("%s ERROR %s The guard is switched off.", PREFIX, reason)
 
     def restore_limit(self, trainer: Any, find: Callable[[], int]) -> int | None:
@@ -105,7 +107,7 @@ class FaultBarrier:
     @outside_barrier
     def begin(self, trainer: Any) -> None:
         """A generation batch is about to be made."""
-        if self._guard is _Guard.OFF:
+        if self._place is _Place.OFF:
             return
         self._place = _Place.BEGUN
         # Not in `contain`: a guard that failed since all agreed must not be left behind.
@@ -141,25 +143,25 @@ class FaultBarrier:
         self, trainer: Any, output: dict[str, Any]
     ) -> tuple[dict[str, Any], BatchCounts | None]:
         """The batch that TRL goes on with, and its counts; None where it was not measured."""
-        place, self._place = self._place, _Place.OUTSIDE
-        if place is _Place.BEGUN:
+        if self._place is _Place.BEGUN:
             self.switch_off(
                 f"{type(trainer).__name__} does not call TRL's `_generate`: its completions cannot "
                 "be measured."
             )
-        if place is not _Place.GATHERED:
+        if self._place is not _Place.GATHERED:
             return output, None
+        self._place = _Place.OUTSIDE
         gathered, self._gathered = self._gathered, torch.empty(0)
         guarded = self.contain(lambda: self._guarded(trainer, gathered, output), otherwise=output)
         counts = self.contain(lambda: self._stages.counted(trainer, gathered), otherwise=None)
         if counts is None and bool(gathered[:, Column.FAILED].any()):
-            if self._guard is _Guard.ON and trainer.accelerator.is_main_process:
+            if self._health is _Health.WORKS and trainer.accelerator.is_main_process:
                 _log_error(
                     "%s ERROR the guard of another process failed (its log has the traceback), so "
                     "it is switched off on all of them. Training goes on as it would without it.",
                     PREFIX,
                 )
-            self._guard = _Guard.OFF
+            self._place = _Place.OFF
         return guarded, counts
 
     def _guarded(self, trainer: Any, gathered: Tensor, output: dict[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.options import GuardOptions
-from truncation_guard.trainer import processes
 from truncation_guard.trainer.limit import tool_budget
 from truncation_guard.trainer.versions import WRAPPED_METHODS, check_supported, is_gmpo, is_grpo
 
@@ -195,30 +193,3 @@ def has_unknown_loss(trainer: Any) -> bool:
     """Whether a subclass has a loss of its own that is not one of TRL's."""
     own = overridden_methods(trainer, ("compute_loss", "_compute_loss"))
     return bool(own) and not is_gmpo(trainer)
-
-
-def announce(trainer: Any) -> None:
-    """Say to the other processes that this one has a guard."""
-    store = _distributed_store()
-    if store is not None and trainer.accelerator.num_processes > 1:
-        processes.announce(store, trainer.accelerator.process_index)
-
-
-def meet(trainer: Any) -> None:
-    """Make sure that every process has a guard.
-
-    Raises:
-        RuntimeError: if one has none.
-    """
-    store = _distributed_store()
-    count = trainer.accelerator.num_processes
-    if store is not None and count > 1:
-        processes.meet(store, count, trainer.accelerator.process_index, processes.TIMEOUT)
-
-
-def _distributed_store() -> Any | None:
-    """The key-value store by which torch.distributed's processes found each other."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return None
-    # torch has no public way to it (2.13).
-    return torch.distributed.distributed_c10d._get_default_store()

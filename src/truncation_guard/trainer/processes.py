@@ -1,16 +1,36 @@
 """Makes sure that every process has a guard before one of them waits in a collective.
 
-The one idea: a process without a guard cannot answer, so the question is put to the store of
-torch.distributed, where waiting ends.
+A process without a guard cannot answer, so the question is put to the store of torch.distributed,
+where waiting ends.
 """
 
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 TIMEOUT = timedelta(seconds=30)
 """For the guards that were not there when their trainer was built: those have announced themselves
 long before, and a process that is busy (with its tracker's set-up, say) is not taken for one
 without a guard."""
+
+
+def announce_guard(trainer: Any) -> None:
+    """Say to the other processes of this trainer that this one has a guard."""
+    store = _distributed_store()
+    if store is not None and trainer.accelerator.num_processes > 1:
+        announce(store, trainer.accelerator.process_index)
+
+
+def meet_guards(trainer: Any) -> None:
+    """Make sure that every process of this trainer has a guard.
+
+    Raises:
+        RuntimeError: if one has none.
+    """
+    store, accelerator = _distributed_store(), trainer.accelerator
+    if store is not None and accelerator.num_processes > 1:
+        meet(store, accelerator.num_processes, accelerator.process_index, TIMEOUT)
 
 
 def announce(store: Any, process_index: int) -> None:
@@ -62,3 +82,11 @@ def _key(store: Any, process_index: int, other: int) -> str:
 
 def _held_key(process_index: int) -> str:
     return f"truncation_guard/held/{process_index}"
+
+
+def _distributed_store() -> Any | None:
+    """The key-value store by which torch.distributed's processes found each other."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    # torch has no public way to it (2.13).
+    return torch.distributed.distributed_c10d._get_default_store()
