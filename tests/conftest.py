@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.distributed import Launch, Running, start
+from support.distributed import Launch, Running, settle_down, start
 
 ON_TWO_PROCESSES = ("profile_rollouts", "raise_limit", "layouts", "sharded", "faults", "training")
 """Workers, each for the test file of its name; the last one leaves its process group in ruins."""
@@ -16,12 +16,11 @@ ON_TWO_PROCESSES = ("profile_rollouts", "raise_limit", "layouts", "sharded", "fa
 def _fast_small_trainings() -> Iterator[None]:
     """Leave out what slows trainings of a tiny model down without being a part of them.
 
-    Two threads get into each other's way on matrices this small, and `train` of transformers
-    collects garbage among all the objects of torch and transformers, which are here to stay.
+    Two threads get into each other's way on matrices this small, and all the objects of torch and
+    transformers, which are here to stay, get into the way of the garbage collector.
     """
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()
+    settle_down()
     yield
     gc.unfreeze()
 

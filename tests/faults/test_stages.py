@@ -25,11 +25,14 @@ from support.faults.places import POINTS, fault
 
 from truncation_guard import TruncationGuardCallback
 
+PLACES = [
+    name if name in places.STAGES else pytest.param(name, marks=pytest.mark.slow) for name in POINTS
+]
 NONSENSE = [(name, kind) for name in places.NONSENSE for kind in places.NONSENSE[name]]
 
 
 @pytest.mark.parametrize("mode", GUARDED)
-@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("name", PLACES)
 def test_switches_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, mode: str
 ) -> None:

@@ -23,6 +23,12 @@ from support.oracle import (
 from truncation_guard import TruncationGuardCallback
 
 EVERY_LOSS = (*LOSSES, "rloo")
+ONE_OF_EACH_KIND = ("dapo", "grpo", "bnpo", "rloo")
+"""By what the loss is divided by: tokens of all, rows, tokens of a micro-batch, rows in RLOO."""
+LOSSES_BY_KIND = [
+    loss if loss in ONE_OF_EACH_KIND else pytest.param(loss, marks=pytest.mark.slow)
+    for loss in EVERY_LOSS
+]
 HALF = ((0, 1, 1, 0), (1, 0, 0, 1), (1, 1, 0, 0), (0, 1, 0, 1))
 """Two kept rows in each group: TRL can train on the kept rows alone, in groups of two."""
 
@@ -51,7 +57,7 @@ def error(seen, rows, wanted, micro_batches=None):
     return relative_error(seen.gradient, expected)
 
 
-@pytest.mark.parametrize("loss_type", EVERY_LOSS)
+@pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_the_oracle_gives_trls_gradient_when_nothing_is_truncated(loss_type, tmp_path):
     rows = passes.rows(cut=((0,) * 4,) * 4)
     seen = passes.train(rows, tmp_path, loss_type)
@@ -70,7 +76,7 @@ def test_the_gradient_is_that_of_the_kept_rows(loss_type, masked, tmp_path):
     assert relative_error(on_policy, seen.gradient) > 1e-2
 
 
-@pytest.mark.parametrize("loss_type", EVERY_LOSS)
+@pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_the_loss_is_that_of_the_kept_rows(loss_type, tmp_path):
     rows = passes.rows()
     seen = passes.train(rows, tmp_path, loss_type, guard=guard())
@@ -80,7 +86,7 @@ def test_the_loss_is_that_of_the_kept_rows(loss_type, tmp_path):
     assert sum(seen.losses) == pytest.approx(expected.item(), rel=2e-6, abs=2e-6)
 
 
-@pytest.mark.parametrize("loss_type", EVERY_LOSS)
+@pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_every_optimizer_step_of_two_iterations_uses_the_kept_rows(loss_type, tmp_path):
     """With a real optimizer: the later steps are off policy because the earlier ones moved it."""
     rows = passes.rows()
@@ -109,7 +115,7 @@ def test_every_optimizer_step_of_two_iterations_uses_the_kept_rows(loss_type, tm
     )
 
 
-@pytest.mark.parametrize("loss_type", EVERY_LOSS)
+@pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_a_batch_without_old_log_probabilities(loss_type, tmp_path):
     """One optimizer step for each generation batch: GRPO takes the ratios as 1."""
     rows = passes.rows()
@@ -310,7 +316,7 @@ def test_a_stopped_row_that_trl_masks_stays_a_row(tmp_path):
         assert error(seen, rows, setting(loss_type)) < 1e-6
 
 
-@pytest.mark.parametrize("loss_type", EVERY_LOSS)
+@pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_nothing_but_truncated_rows(loss_type, tmp_path):
     rows = passes.rows(cut=((1,) * 4,) * 4)
     seen = passes.train(rows, tmp_path, loss_type, guard=guard())
@@ -320,7 +326,7 @@ def test_nothing_but_truncated_rows(loss_type, tmp_path):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("loss_type", EVERY_LOSS)
+@pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_an_abandoned_row_leaves_loss_and_gradient_alone(loss_type, masked, tmp_path):
     """Case 12, with TRL's own log-probabilities: float32 does not hold its ratio of exp(92)."""
     rows = passes.rows()
@@ -334,7 +340,7 @@ def test_an_abandoned_row_leaves_loss_and_gradient_alone(loss_type, masked, tmp_
     assert seen.losses == plain.losses
 
 
-@pytest.mark.parametrize("loss_type", EVERY_LOSS)
+@pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_an_abandoned_row_whose_ratio_is_that_of_the_sequence(loss_type, tmp_path):
     """Of a sequence of eight tokens float64 holds no ratio of exp(10000 / 8), nor their product."""
     rows = passes.rows()

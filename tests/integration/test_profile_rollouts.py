@@ -143,6 +143,8 @@ SETTINGS = {
     "continuous batching": CONTINUOUS,
 }
 
+BY_DEFAULT = ("two passes", "evaluation", "continuous batching")
+
 
 class TestTrainingIsBitForBitWhatItWouldHaveBeen:
     def check(self, tmp_path, algorithm, moments, settings, make=tiny.model, data=lambda: WORDS):
@@ -156,14 +158,24 @@ class TestTrainingIsBitForBitWhatItWouldHaveBeen:
             assert same(runs[0][0], run[0]) == []
             assert runs[0][1] == run[1]
 
-    @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            pytest.param(each, id=name, marks=() if name in BY_DEFAULT else pytest.mark.slow)
+            for name, each in SETTINGS.items()
+        ],
+    )
     def test_in_every_setting(self, settings, tmp_path):
         def make():
             return model_with_a_path(tmp_path) if "beta" in settings else tiny.model()
 
         self.check(tmp_path, "grpo", ["before"], settings, make)
 
-    @pytest.mark.parametrize("settings", [{}, SETTINGS["two passes"]], ids=["plain", "two passes"])
+    @pytest.mark.parametrize(
+        "settings",
+        [{}, pytest.param(SETTINGS["two passes"], marks=pytest.mark.slow)],
+        ids=["plain", "two passes"],
+    )
     @pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
     def test_at_every_moment(self, algorithm, settings, tmp_path):
         moments = ["before", "on_train_begin", "on_step_end", "between"]

@@ -103,6 +103,7 @@ def test_a_task_that_needs_40_tokens_gets_them(
     assert " limit=32 raised_to=64 " in second
 
 
+@pytest.mark.slow
 def test_generation_itself_writes_longer_completions(tmp_path: Path) -> None:
     made = trainer(
         tmp_path, guard=guard(64, warn_above=0.01), max_completion_length=8, max_steps=40
@@ -113,6 +114,7 @@ def test_generation_itself_writes_longer_completions(tmp_path: Path) -> None:
     assert [n for n, _ in itertools.groupby(longest)] == [8, 16, 32]
 
 
+@pytest.mark.slow
 def test_a_model_that_never_stops_gets_the_ceiling_and_then_another_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_model_that_never_stops_gets_the_ceiling_and_then_another_line(
     )
 
 
+@pytest.mark.slow
 def test_where_a_raise_lets_nothing_more_end_it_was_the_last(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -254,6 +257,7 @@ def test_dr_grpo_keeps_the_scale_of_its_loss(tmp_path: Path) -> None:
     assert wider == pytest.approx([norm / 2 for norm in plain], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_dr_grpo_with_tools_keeps_the_scale_of_its_loss_too(tmp_path: Path) -> None:
     """Its divisor is also the budget of the tool loop, which has to follow the raise."""
     chat_model().save_pretrained(tmp_path / "model")
@@ -499,6 +503,7 @@ def test_a_ceiling_below_the_limit_is_refused(limit: int, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_later_trainings_go_on_close_to_the_ceiling(tmp_path: Path) -> None:
     made = trainer(tmp_path, guard=guard(32), max_steps=24)
     calls = write(made, [needs(40)])
@@ -538,6 +543,7 @@ class LowersTo12(TrainerCallback):
             set_max_completion_length(self.made, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "seen"),
     [(20, [16, 32, 12]), (16, [16, 12])],
@@ -567,6 +573,7 @@ def test_a_limit_that_was_lowered_by_hand_does_not_come_back_with_the_checkpoint
     assert lines(caplog, "config") == []
 
 
+@pytest.mark.slow
 def test_a_second_training_knows_that_the_limit_was_raised(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
     made = trainer(tmp_path / "first", guard=guard(), **(settings | {"max_steps": 20}))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 WORKERS = Path(__file__).parent / "workers"
@@ -192,9 +193,20 @@ def scenario(name: str, work: Callable[[], Any]) -> None:
 
 
 def settle_down() -> None:
-    """Once all is imported: accelerate collects garbage after each training, among all of that."""
+    """Once all is imported: garbage is looked for among what comes after, and in good time.
+
+    Accelerate collects garbage after each training, whose model may have filled a GPU, and torch
+    writes down where each seed for a missing GPU comes from.
+    """
+    import accelerate.utils.memory
+    import torch
+
     gc.collect()
     gc.freeze()
+    accelerate.utils.memory.gc = SimpleNamespace(collect=lambda: 0)
+    for backend in (torch.cuda, torch.xpu, torch.mtia):
+        if not backend.is_available():  # it would note each seed, with the stack, for later
+            backend._lazy_call = lambda *args, **kwargs: None
 
 
 def quit_now() -> None:

@@ -5,6 +5,7 @@ Vocabulary of the small cases: pad 0, eos 1, eot 2; the words w3 to w15 are them
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ PAD, EOS, EOT = 0, 1, 2
 T8 = [5, 6, 7, 8, 9, 10, 11, 12]
 E3 = [5, 6, 1]
 LIMIT = 8
+_MODELS: dict[str, Any] = {}
 NEWER_SETTINGS = {"use_transformers_continuous_batching": "1.7", "entropy_coef": "1.8"}
 """The version of TRL that brought a setting: tests of it are skipped before."""
 
@@ -36,7 +38,20 @@ def tokenizer(**special: str) -> PreTrainedTokenizerFast:
 
 
 def model(seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> LlamaForCausalLM:
-    """One layer, hidden size 16; `overrides` are of its config."""
+    """One layer, hidden size 16; `overrides` are of its config.
+
+    The numbers that a model begins with are drawn once, and copied with the state of the random
+    numbers afterwards.
+    """
+    key = f"{seed} {dtype} {sorted(overrides.items())}"
+    if key not in _MODELS:
+        _MODELS[key] = _model(seed, overrides).to(dtype), torch.get_rng_state()
+    made, random = _MODELS[key]
+    torch.set_rng_state(random)
+    return copy.deepcopy(made)
+
+
+def _model(seed: int, overrides: dict[str, Any]) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     defaults = {
         "vocab_size": 16,
@@ -50,7 +65,7 @@ def model(seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -
         "eos_token_id": EOS,
         "bos_token_id": None,
     }
-    return LlamaForCausalLM(LlamaConfig(**(defaults | overrides))).to(dtype)
+    return LlamaForCausalLM(LlamaConfig(**(defaults | overrides)))
 
 
 def prompts(n: int) -> Dataset:

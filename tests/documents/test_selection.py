@@ -1,4 +1,4 @@
-"""What runs in which environment: nothing is left out, and nothing is missing."""
+"""What runs where: nothing is left out, and nothing is missing."""
 
 from __future__ import annotations
 
@@ -31,3 +31,15 @@ def test_each_test_is_selected_by_exactly_one_step_of_the_check() -> None:
         marks = dict(zip(markers, chosen, strict=True))
         if not (marks["vllm"] and marks["real_model"]):
             assert sum(eval(step, {}, marks) for step in steps) == 1, (marks, steps)
+
+
+def test_no_test_file_imports_from_another() -> None:
+    tests = ROOT / "tests"
+    others = {path.stem for path in tests.iterdir()} - {"support"}
+    imported = {
+        (path.name, node.module)
+        for path in tests.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0
+    }
+    assert [pair for pair in sorted(imported) if pair[1].split(".")[0] in others] == []
