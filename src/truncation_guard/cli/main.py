@@ -101,7 +101,6 @@ def _add_profile_command(commands: Any) -> None:
     )
     add("multiple_of", type=int, default=64, help="round the limit up to one (default: 64)")
     add("max_samples", type=int, help="answers to count, drawn at random (default: all)")
-    add("num_proc", type=int, help="processes that count (default: this one)")
     profile.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     profile.add_argument("--plot", metavar="FILE.png", help="draw the lengths into this file")
     profile.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -139,7 +138,6 @@ def _profile(options: argparse.Namespace) -> int:
         tokenizer,
         column=options.column,
         context_window=context_window,
-        num_proc=options.num_proc,
         max_samples=options.max_samples,
         seed=options.seed,
     )

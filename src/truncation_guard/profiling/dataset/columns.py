@@ -12,7 +12,6 @@ from typing import Any, Literal
 ANSWER_COLUMNS = (
     "completion",
     "messages",
-    "chosen",
     # A data set with both, like NuminaMath-1.5, has the worked one under `solution`.
     "solution",
     "answer",
@@ -73,9 +72,9 @@ def columns_to_read(
         first_rows: the values of the first rows in `column` and in `prompt`.
         measure_prompts: whether the prompts' own tokens are wanted.
     """
-    others = ["tools", "rejected"] if column == "chosen" else ["tools"]
+    others = ["tools"]
     kinds = _kinds(first_rows[column]) | _kinds(first_rows.get("prompt", ()))
-    if measure_prompts or column == "chosen" or "messages" in kinds or len(kinds) != 1:
+    if measure_prompts or "messages" in kinds or len(kinds) != 1:
         others.append("prompt")
     return [column, *(name for name in others if name in columns and name != column)]
 

@@ -71,22 +71,6 @@ def chats_of_row(
         yield Chat(row, [*whole[:start], *made_up], whole[start:end], schemas, not made_up)
 
 
-def implicit_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any]:
-    """Prompt and completion of a preference whose prompt is what both answers begin with.
-
-    As `trl.extract_prompt` does it (1.16), which knows no answers that are the same. Those are
-    taken as they are, without a prompt.
-    """
-    if kind_of(chosen) != kind_of(rejected):
-        return None, chosen
-    shared = common_prefix_length(chosen, rejected)
-    if isinstance(chosen, str) and 0 < shared < len(chosen) and chosen[shared - 1] == " ":
-        shared -= 1
-    if shared in (0, len(chosen)):
-        return None, chosen
-    return chosen[:shared], chosen[shared:]
-
-
 def common_prefix_length(left: Sequence[Any], right: Sequence[Any]) -> int:
     """How many characters, or messages, both begin with."""
     pairs = enumerate(zip(left, right, strict=False))

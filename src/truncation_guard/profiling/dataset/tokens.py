@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from truncation_guard.profiling.dataset.columns import Kind, is_nothing, kind_of
-from truncation_guard.profiling.dataset.messages import Chat, chats_of_row, implicit_prompt
+from truncation_guard.profiling.dataset.messages import Chat, chats_of_row
 from truncation_guard.profiling.dataset.rendering import ChatRenderer, leaves_reasoning_out
 from truncation_guard.profiling.dataset.token_counting import TokenCounter
 
@@ -88,7 +88,7 @@ class AnswerCounter:
         """Count a batch.
 
         Args:
-            batch: the values of `column`, and of `prompt`, `rejected` and `tools` where there are.
+            batch: the values of `column`, and of `prompt` and `tools` where there are.
             rows: the rows' numbers, for error texts.
 
         Raises:
@@ -120,7 +120,7 @@ class AnswerCounter:
 
     def _collect(self, batch: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> "_Answers":
         found = _Answers()
-        others = [batch.get(name) for name in ("prompt", "rejected", "tools")]
+        others = [batch.get(name) for name in ("prompt", "tools")]
         is_alone = all(values is None for values in others)
         for i, (row, value) in enumerate(zip(rows, batch[self.column], strict=True)):
             if is_nothing(value):
@@ -130,30 +130,22 @@ class AnswerCounter:
             if is_alone and isinstance(value, str):
                 found.texts.append(value)
                 continue
-            prompt, rejected, tools = (None if values is None else values[i] for values in others)
-            answer, before = self._split(value, prompt, rejected)
-            if isinstance(answer, str) and kind_of(before) != "messages":
-                found.texts.append(answer)
+            prompt, tools = (None if values is None else values[i] for values in others)
+            before = self._prompt_of(value, prompt)
+            if isinstance(value, str) and kind_of(before) != "messages":
+                found.texts.append(value)
                 if isinstance(before, str):
                     found.prompts.append((row, before))
                 continue
-            chats = list(self._chats(row, answer, before, tools))
+            chats = list(self._chats(row, value, before, tools))
             found.skipped += not chats
             found.chats += chats
         return found
 
-    def _split(self, value: Any, prompt: Any, rejected: Any) -> tuple[Any, Any]:
-        """(answer, prompt) by TRL's conventions."""
-        if (
-            self.column == "chosen"
-            and not is_nothing(rejected)
-            and kind_of(prompt) != kind_of(value)
-        ):
-            before, answer = implicit_prompt(value, rejected)
-            return answer, prompt if before is None else before
-        # Outside of these two columns a conversation that begins with a question is a whole one.
-        is_whole = self.column not in ("completion", "chosen") and _begins_with_question(value)
-        return value, None if is_whole or is_nothing(prompt) else prompt
+    def _prompt_of(self, value: Any, prompt: Any) -> Any:
+        # Outside of `completion` a conversation that begins with a question is a whole one.
+        is_whole = self.column != "completion" and _begins_with_question(value)
+        return None if is_whole or is_nothing(prompt) else prompt
 
     def _chats(self, row: int, answer: Any, prompt: Any, tools: Any) -> Iterator[Chat]:
         if isinstance(answer, str):
