@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from support import chats, tiny
 from support.chats import assistant, units, user
 from transformers import ProcessorMixin
 
+from truncation_guard.profiling.dataset import profile_dataset as profiling
 from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 from truncation_guard.profiling.length_profile import LengthProfile
 
@@ -111,7 +113,11 @@ EXPECTED = {
     [
         (Dataset.from_list(ROWS), {}),
         (Dataset.from_list(ROWS), {"batch_size": 1}),
-        (Dataset.from_list(ROWS), {"progress": True}),
+        *[
+            (Dataset.from_list(ROWS), {"progress": progress, "batch_size": size})
+            for progress in (True, False)
+            for size in (7, 40, 1000)
+        ],
         (Dataset.from_list(ROWS).to_iterable_dataset(), {}),
         (Dataset.from_list(ROWS).to_iterable_dataset(), {"max_samples": 40}),
         (DatasetDict({"train": Dataset.from_list(ROWS)}), {}),
@@ -225,6 +231,53 @@ def test_the_first_rows_of_a_stream_are_noted() -> None:
     made = profile(rows, max_samples=3)
     assert made.sample.histograms == ({21: 1, 22: 1, 23: 1}, {})
     assert made.notes == (REFERENCE_NOTE, "The first 3 rows of a stream.")
+
+
+# --- the bar ------------------------------------------------------------------------------------
+
+
+def bar_output(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dataset: Any,
+    seconds: float = 0.0,
+    is_terminal: bool = True,
+) -> str:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(profiling, "_SECONDS_WITHOUT_A_BAR", seconds)
+    profile(dataset, column="text", progress=True, batch_size=50)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_long_work_shows_a_bar_on_stderr_and_takes_it_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = bar_output(monkeypatch, capsys, [LONG] * 101)
+    assert "counting tokens" in shown
+    assert shown.endswith("\r")
+
+
+def test_short_work_shows_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bar_output(monkeypatch, capsys, [LONG] * 101, seconds=60.0) == ""
+
+
+def test_a_log_file_gets_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bar_output(monkeypatch, capsys, [LONG] * 101, is_terminal=False) == ""
+
+
+def test_an_error_takes_the_bar_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*[{"text": LONG}] * 100, {"text": 3}]
+    with pytest.raises(TypeError, match=r"^Column `text` must hold text, but row 100 holds 3"):
+        bar_output(monkeypatch, capsys, rows)
+    assert capsys.readouterr().err.endswith("\r")
 
 
 # --- prompts and the context window -------------------------------------------------------------

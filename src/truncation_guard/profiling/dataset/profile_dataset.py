@@ -1,7 +1,6 @@
 """`profile_dataset`: how long the reference answers of a data set are, for a first limit.
 
-The one idea: what is counted is what generation would have to produce for each answer, batch by
-batch, and nothing is kept of it but how often each length came up.
+Nothing is kept of a batch of rows but how often each length came up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,11 @@ from truncation_guard.profiling.dataset.columns import (
 )
 from truncation_guard.profiling.dataset.rows import EMPTY, Rows, open_rows
 from truncation_guard.profiling.dataset.tokens import AnswerCounter, AnswerCounts
-from truncation_guard.profiling.dataset.totals import count_rows
 from truncation_guard.profiling.length_profile import LengthProfile
 
 _FINAL_ANSWER_TOKENS = 16
 """Half of the answers are no longer: they hold a result and not the way to it."""
+_SECONDS_WITHOUT_A_BAR = 1.0
 _REFERENCE_NOTE = (
     "Reference answers are shorter than what a model writes: measure its own completions with "
     "truncation_guard.profile_rollouts before you settle on a limit."
@@ -94,7 +93,7 @@ def profile_dataset(
     available = rows.total
     if max_samples is not None:
         rows.sample(max_samples, seed)
-    counts = count_rows(rows, names, counter, batch_size, progress)
+    counts = _count(rows, names, counter, batch_size, progress)
     _check_counts(counts, name)
     sample = LengthSample.of(LengthHistogram(counts.lengths))
     notes = [
@@ -169,6 +168,26 @@ def _check_first_rows(first: Mapping[str, Sequence[Any]], counter: AnswerCounter
             counter.check_kind(row, value)
     if any(kind_of(value) == "messages" for value in (*answers, *first.get("prompt", ()))):
         counter.check_template()
+
+
+def _count(
+    rows: Rows, names: Sequence[str], counter: AnswerCounter, batch_size: int, progress: bool
+) -> AnswerCounts:
+    from tqdm import tqdm
+
+    total = AnswerCounts()
+    with tqdm(
+        desc="counting tokens",
+        total=rows.total,
+        unit=" rows",
+        delay=_SECONDS_WITHOUT_A_BAR,
+        disable=None if progress else True,  # None: where stderr is no terminal
+        leave=False,
+    ) as bar:
+        for batch, numbers in rows.batches(names, batch_size):
+            total.add(counter.count(batch, numbers))
+            bar.update(len(numbers))
+    return total
 
 
 def _check_counts(counts: AnswerCounts, column: str) -> None:
