@@ -52,6 +52,14 @@ def test_a_column_whose_first_rows_are_empty_is_the_last_resort() -> None:
     assert choose_column(["completion"], first) == "completion"
 
 
+def test_messages_without_an_answer_are_the_last_resort_too() -> None:
+    first = {"messages": [[user("hi")], CHAT[:1], []], "solution": ["because"]}
+    assert choose_column(["messages", "solution"], first) == "solution"
+    assert choose_column(["messages"], first) == "messages"
+    first["messages"].append(CHAT)
+    assert choose_column(["messages", "solution"], first) == "messages"
+
+
 def test_where_nothing_fits_the_columns_are_listed() -> None:
     with pytest.raises(ValueError, match=r".") as error:
         choose_column(["question", "answer", "level"], {"answer": [3]})

@@ -59,6 +59,14 @@ def test_a_column_that_was_named_or_is_the_only_one_needs_no_note() -> None:
     assert profile([LONG]).notes == (REFERENCE_NOTE,)
 
 
+def test_a_column_of_questions_alone_is_passed_over_for_one_of_answers() -> None:
+    rows = [{"messages": [user("Is it?")], "solution": LONG}] * 2
+    for dataset in (rows, Dataset.from_list(rows)):
+        made = profile(dataset)
+        assert made.column == "solution"
+        assert made.sample.histograms == ({21: 2}, {})
+
+
 def test_the_column_that_was_picked_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "truncation_guard")
     profile(Dataset.from_dict({"question": ["q"], "answer": [LONG]}))

@@ -35,12 +35,10 @@ def choose_column(columns: Sequence[str], first_rows: Mapping[str, Sequence[Any]
         ValueError: where no column fits; lists the columns.
     """
     found = [name for name in ANSWER_COLUMNS if name in columns]
-    kinds = {name: _kinds(first_rows[name]) for name in found}
-    fitting = [name for name in found if kinds[name] and None not in kinds[name]]
-    # A column whose first rows are empty is the last resort: it may hold something further on.
-    fitting += [name for name in found if not kinds[name]]
-    if fitting:
-        return fitting[0]
+    readable = [name for name in found if None not in _kinds(first_rows[name])]
+    if readable:
+        # A column whose first rows hold no answer is the last resort: it may hold some further on.
+        return min(readable, key=lambda name: not any(map(_holds_answer, first_rows[name])))
     raise ValueError(
         f"No column holds answers by its name ({listed(ANSWER_COLUMNS)}) as text or messages. "
         f"There are: {listed(columns)}.{_remedy(columns)}"
@@ -105,6 +103,12 @@ def listed(names: Iterable[str]) -> str:
 def _kinds(values: Iterable[Any]) -> set[Kind | None]:
     """What kinds there are among the values that are not empty."""
     return {kind_of(value) for value in values if not is_nothing(value)}
+
+
+def _holds_answer(value: Any) -> bool:
+    if kind_of(value) == "messages":
+        return any(message["role"] == "assistant" for message in value)
+    return not is_nothing(value)
 
 
 def _is_message(item: object) -> bool:
