@@ -119,7 +119,6 @@ def _profile(options: argparse.Namespace) -> int:
 
     from transformers import AutoTokenizer
 
-    from truncation_guard.profiling import tables
     from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 
     dataset = _load(options.dataset_name, options.dataset_config, options.dataset_train_split)
@@ -147,7 +146,7 @@ def _profile(options: argparse.Namespace) -> int:
         print(json.dumps(profile.to_dict(options.coverage, options.multiple_of)))  # noqa: T201
         return 0
     limit = profile.recommend(options.coverage, options.multiple_of).max_completion_length
-    print(tables.to_text(profile, options.coverage, options.multiple_of))  # noqa: T201
+    print(profile.to_text(options.coverage, options.multiple_of))  # noqa: T201
     print(f"\nmax_completion_length: {limit}")  # noqa: T201
     return 0
 
