@@ -10,7 +10,7 @@ from truncation_guard.checks import check_positive, is_integer
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.log import PREFIX, logger
-from truncation_guard.profiling.dataset.columns import (
+from truncation_guard.profiling.dataset.answer_column import (
     ANSWER_COLUMNS,
     check_column,
     choose_column,
@@ -19,8 +19,8 @@ from truncation_guard.profiling.dataset.columns import (
     kind_of,
     listed,
 )
+from truncation_guard.profiling.dataset.answer_tokens import AnswerCounter, AnswerCounts
 from truncation_guard.profiling.dataset.rows import EMPTY, Rows, open_rows
-from truncation_guard.profiling.dataset.tokens import AnswerCounter, AnswerCounts
 from truncation_guard.profiling.length_profile import LengthProfile
 
 _FINAL_ANSWER_TOKENS = 16

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from truncation_guard.profiling.dataset.columns import listed
+from truncation_guard.profiling.dataset.answer_column import listed
 
 EMPTY = "`dataset` is empty. Pass one with at least one row."
 _FIRST = 100

@@ -7,10 +7,9 @@ import pytest
 from support.chats import assistant, call, tool, user
 from trl.trainer.utils import remove_none_values
 
-from truncation_guard.profiling.dataset.messages import (
+from truncation_guard.profiling.dataset.conversations import (
     Chat,
     chats_of_row,
-    common_prefix_length,
 )
 
 SYSTEM = {"role": "system", "content": "Be nice."}
@@ -166,11 +165,3 @@ def test_tools_that_are_no_json_are_refused() -> None:
         "The `tools` of row 7 are no JSON: Expecting value: line 1 column 1 (char 0). "
         "Pass a list of tool schemas, or the JSON of one."
     )
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "length"),
-    [("abc", "abd", 2), ("ab", "abd", 2), ("", "a", 0), ("a", "a", 1), ([1, 2], [1, 3], 1)],
-)
-def test_the_common_prefix_is_counted(left: Any, right: Any, length: int) -> None:
-    assert common_prefix_length(left, right) == length

@@ -1,8 +1,7 @@
-"""Which column of a data set holds the reference answers, and what else of a row is needed.
+"""The column of a data set that holds the reference answers, and the others that are needed.
 
-The one idea: TRL names its columns, so those come first; after them the names that data sets of
-questions and answers use, where a worked solution comes before a final answer. A guess is always
-named, and where nothing fits the columns are listed instead.
+TRL's own names come first, then those that data sets of questions and answers use, where a worked
+solution comes before a final answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

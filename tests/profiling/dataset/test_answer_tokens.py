@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import chats
 from support.chats import assistant, tool, units, user
 
-from truncation_guard.profiling.dataset.tokens import AnswerCounter, AnswerCounts
+from truncation_guard.profiling.dataset.answer_tokens import AnswerCounter, AnswerCounts
 
 QUESTION = [user("Is it?")]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support.chats import assistant, user
 
-from truncation_guard.profiling.dataset.columns import (
+from truncation_guard.profiling.dataset.answer_column import (
     ANSWER_COLUMNS,
     check_column,
     choose_column,
