@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from truncation_guard.lengths.sample import LengthSample, choose_max_completion_length
     from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
     from truncation_guard.profiling.finished_run import profile_completions
-    from truncation_guard.profiling.length_profile import LengthProfile, LimitCost
+    from truncation_guard.profiling.length_profile import LengthProfile
+    from truncation_guard.profiling.limit_cost import LimitCost
     from truncation_guard.profiling.rollouts.profile_rollouts import profile_rollouts
     from truncation_guard.trainer.limit import set_max_completion_length
 
@@ -45,7 +46,7 @@ _MODULES = {
     "Diagnosis": "truncation_guard.diagnosis.diagnose",
     "LengthProfile": "truncation_guard.profiling.length_profile",
     "LengthSample": "truncation_guard.lengths.sample",
-    "LimitCost": "truncation_guard.profiling.length_profile",
+    "LimitCost": "truncation_guard.profiling.limit_cost",
     "LimitRecommendation": "truncation_guard.lengths.recommendation",
     "TruncationGuardCallback": "truncation_guard.callback",
     "choose_max_completion_length": "truncation_guard.lengths.sample",

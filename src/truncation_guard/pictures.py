@@ -1,7 +1,4 @@
-"""Whether a picture can be drawn, for the extra `plot`.
-
-The one idea: it is found out before the long work, not after it.
-"""
+"""Whether a picture can be drawn, for the extra `plot`: found out before the long work."""
 
 from pathlib import Path
 from typing import Any

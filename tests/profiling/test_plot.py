@@ -8,7 +8,6 @@ import pytest
 from support.pictures import kept_figures
 
 from truncation_guard import LengthProfile, LengthSample
-from truncation_guard.profiling.plot import plot_lengths
 
 ENDED = LengthProfile(LengthSample(range(1, 101)), "reference", column="answer")
 CUT = LengthProfile(
@@ -73,7 +72,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError) as error:
-        plot_lengths(ENDED, tmp_path / "lengths.png", 0.95, 64)
+        ENDED.plot(tmp_path / "lengths.png")
     assert str(error.value) == (
         "A plot needs matplotlib. Install it with: pip install 'truncation-guard[plot]'"
     )

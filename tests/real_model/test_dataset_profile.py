@@ -68,16 +68,6 @@ def conversations(
         "completion": ({"prompt": system, "completion": completion}, system, completion),
         "messages": ({"messages": prompt + completion}, prompt, completion),
         "blocks": ({"messages": blocks}, prompt, completion),
-        "chosen": (
-            {"prompt": prompt, "chosen": completion, "rejected": [assistant("No.")]},
-            prompt,
-            completion,
-        ),
-        "chosen with an implicit prompt": (
-            {"chosen": prompt + completion, "rejected": [*prompt, assistant("No.")]},
-            prompt,
-            completion,
-        ),
         "tool loop": ({"prompt": prompt, "completion": loop}, prompt, loop),
     }
 

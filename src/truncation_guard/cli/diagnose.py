@@ -1,7 +1,6 @@
 """The command `truncation-guard diagnose`.
 
-The one idea: the result goes to stdout, and the exit status says whether there is something to look
-into, so that a script can ask.
+Its exit status says whether there is something to look into, so that a script can ask.
 """
 
 import argparse

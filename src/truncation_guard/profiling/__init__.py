@@ -1,5 +1,4 @@
 """Lengths of answers and completions, measured before or after a training.
 
-The one idea: wherever lengths come from (`from_dataset`, `from_rollouts`, `from_completions`), what
-comes out is one `LengthProfile`, which says where that was.
+Wherever lengths come from, the result is one `LengthProfile`, which says where that was.
 """

@@ -1,39 +1,35 @@
 """`LengthProfile`: how long completions are, and what each limit would hold and cost.
 
-The one idea: a profile says what it was taken from. Reference answers, rollouts and the completions
-of a finished run are different things, and only some of them can size a limit.
+A profile says what it was taken from. Reference answers, rollouts and the completions of a finished
+run are different things, and only some of them can size a limit.
 """
 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from truncation_guard.checks import check_positive
 from truncation_guard.lengths.histogram import Bin
-from truncation_guard.lengths.recommendation import LimitRecommendation, round_up
+from truncation_guard.lengths.recommendation import LimitRecommendation
 from truncation_guard.lengths.sample import LengthSample
-from truncation_guard.profiling import tables
+from truncation_guard.profiling.limit_cost import LimitCost, limit_costs, telling_limits
+from truncation_guard.profiling.tables import render
+from truncation_guard.rendering import plain_lines
+from truncation_guard.shares import percent
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 Source = Literal["reference", "rollouts", "completions"]
 
+_TITLES: dict[Source, str] = {
+    "reference": "reference answers",
+    "rollouts": "rollouts of the model",
+    "completions": "completions of a run",
+}
 _QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
-_TABLE_COVERAGES = (0.5, 0.9, 0.95, 0.99)
-
-
-@dataclass(frozen=True, slots=True)
-class LimitCost:
-    """What a limit would hold, and what it would cost."""
-
-    limit: int
-    """`max_completion_length`, in tokens."""
-    covered: float | None
-    """Share of completions that end within it, in [0, 1]; None where that is not known."""
-    mean_tokens: float | None
-    """Mean number of tokens of a completion under it."""
-    cost: float | None
-    """Those tokens as a multiple of what the current limit takes; None without one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -116,11 +112,10 @@ class LengthProfile:
         """
         if relative_to is not None:
             check_positive("relative_to", relative_to, "a number of tokens")
-        chosen = sorted(set(self._limits() if limits is None else limits))
-        for limit in chosen:
-            check_positive("limit", limit, "a number of tokens")
+        if limits is None:
+            limits = telling_limits(self.sample, self.limit)
         base = (self.limit or None) if relative_to is None else int(relative_to)
-        return [self._row(int(limit), base) for limit in chosen]
+        return limit_costs(self.sample, limits, base)
 
     def to_dict(self, coverage: float = 0.95, multiple_of: int = 64) -> dict[str, Any]:
         """All of it as JSON values, with what `recommend` says of this coverage."""
@@ -142,6 +137,10 @@ class LengthProfile:
             "notes": list(self.notes),
         }
 
+    def to_text(self, coverage: float = 0.95, multiple_of: int = 64) -> str:
+        """The tables as plain text, with what `recommend` says of this coverage."""
+        return "\n".join(plain_lines(self._tables(self.recommend(coverage, multiple_of))))
+
     def plot(self, path: str | Path, coverage: float = 0.95, multiple_of: int = 64) -> None:
         """Draw the histogram, percentiles and the recommended limit into a PNG file.
 
@@ -155,7 +154,7 @@ class LengthProfile:
         """
         from truncation_guard.profiling.plot import plot_lengths
 
-        plot_lengths(self, path, coverage, multiple_of)
+        plot_lengths(path, self._title, self.sample, self.recommend(coverage, multiple_of))
 
     def bins(self, number: int = 16) -> list[Bin]:
         """The histogram: at most so many bins of one width."""
@@ -173,15 +172,40 @@ class LengthProfile:
 
     def __str__(self) -> str:
         """The tables as plain text."""
-        return tables.to_text(self)
+        return self.to_text()
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> "Group":
         """The tables for rich."""
-        return tables.render(self)
+        return self._tables(self.recommend())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What a notebook shows."""
-        return {"text/plain": str(self), "text/html": tables.to_html(self)}
+        from rich.jupyter import JupyterMixin
+
+        return JupyterMixin._repr_mimebundle_(self.__rich__(), (), ()) | {"text/plain": str(self)}
+
+    @property
+    def _title(self) -> str:
+        taken_from = "" if self.column is None else f" ({self.column})"
+        return f"{len(self.sample)} {_TITLES[self.source]}{taken_from}"
+
+    def _tables(self, recommendation: LimitRecommendation) -> "Group":
+        headline = [self._title, "lengths in tokens"]
+        if self.sample.truncated:
+            headline.append(f"{percent(self.share_truncated)} truncated")
+        if self.skipped:
+            headline.append(f"{self.skipped} rows without an answer skipped")
+        if self.longest_prompt is not None:
+            headline.append(f"longest prompt {self.longest_prompt}")
+        return render(
+            ", ".join(headline),
+            self.sample.lengths,
+            self.percentiles,
+            self.table(),
+            recommendation,
+            relative_to=self.limit,
+            notes=self.notes,
+        )
 
     def _room(self) -> int | None:
         """What the longest prompt leaves of the context window."""
@@ -194,21 +218,3 @@ class LengthProfile:
                 f"{self.context_window}. Leave out or shorten such prompts."
             )
         return room
-
-    def _limits(self) -> set[int]:
-        longest = self.sample.longest
-        powers = [2**k for k in range(3, 31) if 2**k <= longest]
-        quantiles = [self.sample.quantile(q) for q in _TABLE_COVERAGES]
-        rounded = [round_up(n, 64) for n in quantiles if n is not None]
-        known = [n for n in rounded if self.sample.share_truncated(n) is not None]
-        chosen = {*powers[-5:], *known, longest, *([] if self.limit is None else [self.limit])}
-        return {limit for limit in chosen if limit >= 1}
-
-    def _row(self, limit: int, base: int | None) -> LimitCost:
-        truncated = self.sample.share_truncated(limit)
-        return LimitCost(
-            limit=limit,
-            covered=None if truncated is None else 1 - truncated,
-            mean_tokens=self.sample.mean_tokens(limit),
-            cost=None if base is None else self.sample.cost(limit, base),
-        )

@@ -1,57 +1,44 @@
-"""Pictures, for the extra `plot`.
-
-The one idea: every picture is readable in grey, with units on its axes.
-"""
+"""The picture of a profile, for the extra `plot`: readable in grey."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from truncation_guard.lengths.histogram import Bin
+from truncation_guard.lengths.recommendation import LimitRecommendation
+from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.pictures import import_figure
-from truncation_guard.profiling import tables
 from truncation_guard.shares import percent
 
-if TYPE_CHECKING:
-    from truncation_guard.profiling.length_profile import LengthProfile
-
 _BINS = 40
-_MARKED = {"p50": ":", "p95": "--"}
+_MARKED = {"p50": (0.5, ":"), "p95": (0.95, "--")}
 
 
 def plot_lengths(
-    profile: "LengthProfile", path: str | Path, coverage: float, multiple_of: int
+    path: str | Path, title: str, sample: LengthSample, recommendation: LimitRecommendation
 ) -> None:
-    """Draw a profile's histogram, percentiles and recommended limit into a PNG file.
-
-    Args:
-        profile: what to draw.
-        path: where the file goes.
-        coverage: share of completions that the recommended limit is to hold, in (0, 1].
-        multiple_of: the recommended limit is rounded up to a multiple of this.
+    """Draw a histogram of lengths, percentiles and the recommended limit into a PNG file.
 
     Raises:
         ImportError: without matplotlib.
     """
     figure = import_figure()(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
-    _draw_bins(axes, profile.bins(_BINS))
-    percentiles = profile.percentiles
-    for name, style in _MARKED.items():
-        if (tokens := percentiles[name]) is not None:
+    _draw_bins(axes, sample.lengths.bins(_BINS))
+    for name, (q, style) in _MARKED.items():
+        if (tokens := sample.quantile(q)) is not None:
             axes.axvline(tokens, color="0.2", linestyle=style, label=f"{name} = {tokens}")
-    advice = profile.recommend(coverage, multiple_of)
-    if advice.max_completion_length is not None:
+    if recommendation.max_completion_length is not None:
         axes.axvline(
-            advice.max_completion_length,
+            recommendation.max_completion_length,
             color="black",
             linewidth=2,
-            label=f"max_completion_length = {advice.max_completion_length} "
-            f"({percent(coverage)}, {advice.basis})",
+            label=f"max_completion_length = {recommendation.max_completion_length} "
+            f"({percent(recommendation.coverage)}, {recommendation.basis})",
         )
     axes.set_xlim(left=0)
     axes.set_xlabel("length of a completion (tokens)")
     axes.set_ylabel("completions")
-    axes.set_title(tables.title(profile))
+    axes.set_title(title)
     figure.legend(loc="outside lower center", ncols=2)
     figure.savefig(path, format="png", dpi=150)
 

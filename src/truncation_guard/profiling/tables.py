@@ -1,81 +1,67 @@
-"""A `LengthProfile` for a reader: text, rich tables, HTML.
+"""The tables of a profile for rich.
 
-The one idea: what is not known is shown as a bound or as "unknown", never as a number.
+What is not known is shown as a bound or as "unknown", never as a number.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from truncation_guard.rendering import html, plain_lines
+from truncation_guard.lengths.histogram import LengthHistogram
+from truncation_guard.lengths.recommendation import LimitRecommendation
+from truncation_guard.profiling.limit_cost import LimitCost
 from truncation_guard.shares import percent
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from truncation_guard.profiling.length_profile import LengthProfile
 
-_TITLES = {
-    "reference": "reference answers",
-    "rollouts": "rollouts of the model",
-    "completions": "completions of a run",
-}
+def render(
+    headline: str,
+    lengths: LengthHistogram,
+    percentiles: Mapping[str, int | None],
+    costs: Sequence[LimitCost],
+    recommendation: LimitRecommendation,
+    *,
+    relative_to: int | None,
+    notes: Sequence[str],
+) -> "Group":
+    """Percentiles, histogram, limits and their costs, the recommended limit and notes.
 
-
-def title(profile: "LengthProfile") -> str:
-    """How many completions of what they are."""
-    taken_from = "" if profile.column is None else f" ({profile.column})"
-    return f"{len(profile.sample)} {_TITLES[profile.source]}{taken_from}"
-
-
-def render(profile: "LengthProfile", coverage: float = 0.95, multiple_of: int = 64) -> "Group":
-    """Percentiles, histogram, limits and their costs, and what `recommend` concludes."""
+    Args:
+        headline: the first line.
+        lengths: of the completions.
+        percentiles: name -> tokens; None: not identified.
+        costs: a row for each limit.
+        recommendation: the last line before the notes.
+        relative_to: the limit that the costs are relative to; None: there is none.
+        notes: sentences.
+    """
     from rich.console import Group
     from rich.text import Text
 
-    notes = [f"Note: {note}" for note in profile.notes]
     return Group(
-        Text(_headline(profile)),
-        _percentiles(profile),
-        *map(Text, profile.sample.lengths.lines()),
-        _limits(profile),
-        *map(Text, [_conclusion(profile, coverage, multiple_of), *notes]),
+        Text(headline),
+        _percentiles(percentiles, lengths.longest),
+        *map(Text, lengths.lines()),
+        _limits(costs, relative_to),
+        Text(_conclusion(recommendation)),
+        *(Text(f"Note: {note}") for note in notes),
     )
 
 
-def to_text(profile: "LengthProfile", coverage: float = 0.95, multiple_of: int = 64) -> str:
-    """The tables as plain text, without a line break at the end."""
-    return "\n".join(plain_lines(render(profile, coverage, multiple_of)))
-
-
-def to_html(profile: "LengthProfile") -> str:
-    """The tables as one `<pre>` element."""
-    return html(render(profile))
-
-
-def _headline(profile: "LengthProfile") -> str:
-    parts = [title(profile), "lengths in tokens"]
-    if profile.sample.truncated:
-        parts.append(f"{percent(profile.share_truncated)} truncated")
-    if profile.skipped:
-        parts.append(f"{profile.skipped} rows without an answer skipped")
-    if profile.longest_prompt is not None:
-        parts.append(f"longest prompt {profile.longest_prompt}")
-    return ", ".join(parts)
-
-
-def _percentiles(profile: "LengthProfile") -> "Table":
-    table = _new_table(*profile.percentiles)
-    known = profile.percentiles.values()
-    table.add_row(*(f"> {profile.sample.longest}" if n is None else str(n) for n in known))
+def _percentiles(percentiles: Mapping[str, int | None], longest: int) -> "Table":
+    table = _new_table(*percentiles)
+    table.add_row(*(f"> {longest}" if n is None else str(n) for n in percentiles.values()))
     return table
 
 
-def _limits(profile: "LengthProfile") -> "Table":
+def _limits(costs: Sequence[LimitCost], relative_to: int | None) -> "Table":
     headings = ["limit", "completions covered", "tokens per completion"]
-    if profile.limit is not None:
-        headings.append(f"cost relative to {profile.limit}")
+    if relative_to is not None:
+        headings.append(f"cost relative to {relative_to}")
     table = _new_table(*headings)
-    for row in profile.table():
+    for row in costs:
         figures = [(row.mean_tokens, "{:.0f}"), (row.cost, "{:.2f}")]
         cells = ["unknown" if n is None else form.format(n) for n, form in figures]
         cells.insert(0, _covered(row.covered))
@@ -90,16 +76,18 @@ def _covered(share: float | None) -> str:
     return "> 99.9%" if text == "100.0%" and share < 1 else text
 
 
-def _conclusion(profile: "LengthProfile", coverage: float, multiple_of: int) -> str:
-    advice = profile.recommend(coverage, multiple_of)
-    limit = advice.max_completion_length
+def _conclusion(recommendation: LimitRecommendation) -> str:
+    limit, high = recommendation.max_completion_length, recommendation.high
     if limit is None:
         name = "no max_completion_length for"
-    elif advice.high is not None and limit < advice.high:
+    elif high is not None and limit < high:
         name = f"max_completion_length={limit} is the most that is allowed, and short of"
     else:
         name = f"max_completion_length={limit} for"
-    return f"{name} a coverage of {percent(coverage)} ({advice.basis}): {advice.reason}."
+    return (
+        f"{name} a coverage of {percent(recommendation.coverage)} ({recommendation.basis}): "
+        f"{recommendation.reason}."
+    )
 
 
 def _new_table(*headings: str) -> "Table":

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,9 @@ from support import chats, tiny
 from support.chats import assistant, units, user
 from transformers import ProcessorMixin
 
+from truncation_guard.profiling.dataset import profile_dataset as profiling
 from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 from truncation_guard.profiling.length_profile import LengthProfile
-
-# Python 3.12 and later say so of every fork of a process in which a library runs threads.
-pytestmark = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 
 BYTES = chats.tokenizer()
 LONG = "x" * 20
@@ -48,8 +47,8 @@ def test_it_says_what_it_was_taken_from() -> None:
     assert (made.limit, made.longest_prompt, made.context_window) == (None, None, None)
     assert made.notes == (
         "Column `answer` was taken, by its first rows the first of `completion`, `messages`, "
-        "`chosen`, `solution`, `answer`, "
-        "`response`, `output`, `text` that holds answers; name another one with `column`.",
+        "`solution`, `answer`, `response`, `output`, `text` that holds answers; name another "
+        "one with `column`.",
         REFERENCE_NOTE,
     )
 
@@ -58,6 +57,14 @@ def test_a_column_that_was_named_or_is_the_only_one_needs_no_note() -> None:
     table = Dataset.from_dict({"question": ["q"], "answer": [LONG]})
     assert profile(table, column="answer").notes == (REFERENCE_NOTE,)
     assert profile([LONG]).notes == (REFERENCE_NOTE,)
+
+
+def test_a_column_of_questions_alone_is_passed_over_for_one_of_answers() -> None:
+    rows = [{"messages": [user("Is it?")], "solution": LONG}] * 2
+    for dataset in (rows, Dataset.from_list(rows)):
+        made = profile(dataset)
+        assert made.column == "solution"
+        assert made.sample.histograms == ({21: 2}, {})
 
 
 def test_the_column_that_was_picked_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,9 +120,12 @@ EXPECTED = {
     ("dataset", "options"),
     [
         (Dataset.from_list(ROWS), {}),
-        (Dataset.from_list(ROWS), {"num_proc": 2}),
-        (Dataset.from_list(ROWS), {"num_proc": 1, "batch_size": 1}),
-        (Dataset.from_list(ROWS), {"progress": True}),
+        (Dataset.from_list(ROWS), {"batch_size": 1}),
+        *[
+            (Dataset.from_list(ROWS), {"progress": progress, "batch_size": size})
+            for progress in (True, False)
+            for size in (7, 40, 1000)
+        ],
         (Dataset.from_list(ROWS).to_iterable_dataset(), {}),
         (Dataset.from_list(ROWS).to_iterable_dataset(), {"max_samples": 40}),
         (DatasetDict({"train": Dataset.from_list(ROWS)}), {}),
@@ -231,6 +241,53 @@ def test_the_first_rows_of_a_stream_are_noted() -> None:
     assert made.notes == (REFERENCE_NOTE, "The first 3 rows of a stream.")
 
 
+# --- the bar ------------------------------------------------------------------------------------
+
+
+def bar_output(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dataset: Any,
+    seconds: float = 0.0,
+    is_terminal: bool = True,
+) -> str:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(profiling, "_SECONDS_WITHOUT_A_BAR", seconds)
+    profile(dataset, column="text", progress=True, batch_size=50)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_long_work_shows_a_bar_on_stderr_and_takes_it_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = bar_output(monkeypatch, capsys, [LONG] * 101)
+    assert "counting tokens" in shown
+    assert shown.endswith("\r")
+
+
+def test_short_work_shows_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bar_output(monkeypatch, capsys, [LONG] * 101, seconds=60.0) == ""
+
+
+def test_a_log_file_gets_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bar_output(monkeypatch, capsys, [LONG] * 101, is_terminal=False) == ""
+
+
+def test_an_error_takes_the_bar_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*[{"text": LONG}] * 100, {"text": 3}]
+    with pytest.raises(TypeError, match=r"^Column `text` must hold text, but row 100 holds 3"):
+        bar_output(monkeypatch, capsys, rows)
+    assert capsys.readouterr().err.endswith("\r")
+
+
 # --- prompts and the context window -------------------------------------------------------------
 
 
@@ -244,14 +301,13 @@ def test_the_longest_prompt_leaves_its_room_as_in_case_9() -> None:
 
 def test_a_prompt_that_fills_the_window_is_an_error_that_names_it_as_in_case_9() -> None:
     table = Dataset.from_dict({"prompt": ["x", "x" * 3353], "completion": [LONG, LONG]})
-    for options in ({}, {"num_proc": 2}):
-        with pytest.raises(ValueError, match=r".") as error:
-            profile(table, context_window=2560, **options)
-        assert str(error.value) == (
-            "The prompt of row 1 has 3353 tokens, which leaves no room for an answer in "
-            "`context_window=2560`. Filter out such rows, or pass a longer window if the model "
-            "has one."
-        )
+    with pytest.raises(ValueError, match=r".") as error:
+        profile(table, context_window=2560)
+    assert str(error.value) == (
+        "The prompt of row 1 has 3353 tokens, which leaves no room for an answer in "
+        "`context_window=2560`. Filter out such rows, or pass a longer window if the model "
+        "has one."
+    )
 
 
 def test_a_window_without_prompts_is_noted() -> None:
@@ -281,11 +337,10 @@ def test_template_arguments_reach_the_template() -> None:
 
 ANOTHER = "Name another column with `column`, or convert it."
 NOT_FOUND = (
-    "No column holds answers by its name (`completion`, `messages`, `chosen`, `solution`, "
+    "No column holds answers by its name (`completion`, `messages`, `solution`, "
     "`answer`, `response`, `output`, `text`) as text or messages. There are: "
 )
 EMPTY = "`dataset` is empty. Pass one with at least one row."
-IN_PROCESSES = "Pass a `Dataset` to count in several processes."
 TABLE = Dataset.from_dict({"question": ["q", "r"], "answer": [LONG, LONG], "level": [1, 2]})
 
 
@@ -301,12 +356,6 @@ TABLE = Dataset.from_dict({"question": ["q", "r"], "answer": [LONG, LONG], "leve
         (
             TABLE,
             {"column": "level"},
-            TypeError,
-            f"Column `level` must hold text or messages, but row 0 holds 1 (int). {ANOTHER}",
-        ),
-        (
-            TABLE,
-            {"column": "level", "num_proc": 2},
             TypeError,
             f"Column `level` must hold text or messages, but row 0 holds 1 (int). {ANOTHER}",
         ),
@@ -332,7 +381,7 @@ TABLE = Dataset.from_dict({"question": ["q", "r"], "answer": [LONG, LONG], "leve
         ),
         (
             Dataset.from_dict({"answer": ["", ""]}),
-            {"num_proc": 2},
+            {},
             ValueError,
             "Column `answer` holds no answer: all 2 rows that were read are empty, or have no "
             "message of the role `assistant`. "
@@ -350,12 +399,6 @@ TABLE = Dataset.from_dict({"question": ["q", "r"], "answer": [LONG, LONG], "leve
             {"batch_size": 0},
             ValueError,
             "`batch_size` must be an integer of at least 1, got 0. Pass a number of rows.",
-        ),
-        (
-            TABLE,
-            {"num_proc": 0},
-            ValueError,
-            "`num_proc` must be an integer of at least 1, got 0. Pass None for one process.",
         ),
         (
             TABLE,
@@ -388,18 +431,6 @@ TABLE = Dataset.from_dict({"question": ["q", "r"], "answer": [LONG, LONG], "leve
             TypeError,
             "`chat_template_kwargs` must be a dict, got str. "
             "Pass for example {'enable_thinking': False}.",
-        ),
-        (
-            TABLE.to_iterable_dataset(),
-            {"num_proc": 2},
-            ValueError,
-            f"`num_proc` must be None for an `IterableDataset`, got 2. {IN_PROCESSES}",
-        ),
-        (
-            [LONG],
-            {"num_proc": 2},
-            ValueError,
-            f"`num_proc` must be None for a list, got 2. {IN_PROCESSES}",
         ),
         (
             [user("a"), assistant("b")],
@@ -463,14 +494,11 @@ def test_a_name_is_no_tokenizer(tokenizer: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("num_proc", [None, 2])
-def test_rows_that_are_made_when_they_are_read_are_counted(num_proc: int | None) -> None:
+def test_rows_that_are_made_when_they_are_read_are_counted() -> None:
     made_up = Dataset.from_dict({"x": ["abc", "de"]}).with_transform(
         lambda rows: {"answer": [2 * text for text in rows["x"]]}
     )
-    counted = profile_dataset(
-        made_up, chats.tokenizer(), column="answer", num_proc=num_proc, progress=False
-    )
+    counted = profile(made_up, column="answer")
     assert counted.sample.histograms == ({7: 1, 5: 1}, {})
 
 

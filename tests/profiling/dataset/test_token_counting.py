@@ -9,7 +9,7 @@ from support import tiny
 from support.chats import tokenizer, units
 from transformers import PreTrainedTokenizerBase
 
-from truncation_guard.profiling.dataset.token_counting import TokenCounter
+from truncation_guard.profiling.dataset.answer_tokens import TokenCounter
 
 BYTES = tokenizer()
 

@@ -1,7 +1,6 @@
 """`profile_dataset`: how long the reference answers of a data set are, for a first limit.
 
-The one idea: what is counted is what generation would have to produce for each answer, batch by
-batch, and nothing is kept of it but how often each length came up.
+Nothing is kept of a batch of rows but how often each length came up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from truncation_guard.checks import check_positive, is_integer
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.log import PREFIX, logger
-from truncation_guard.profiling.dataset.columns import (
+from truncation_guard.profiling.dataset.answer_column import (
     ANSWER_COLUMNS,
     check_column,
     choose_column,
@@ -20,13 +19,13 @@ from truncation_guard.profiling.dataset.columns import (
     kind_of,
     listed,
 )
-from truncation_guard.profiling.dataset.rows import EMPTY, DatasetRows, Rows, open_rows
-from truncation_guard.profiling.dataset.tokens import AnswerCounter, AnswerCounts
-from truncation_guard.profiling.dataset.totals import count_rows, count_rows_in_processes
+from truncation_guard.profiling.dataset.answer_tokens import AnswerCounter, AnswerCounts
+from truncation_guard.profiling.dataset.rows import EMPTY, Rows, open_rows
 from truncation_guard.profiling.length_profile import LengthProfile
 
 _FINAL_ANSWER_TOKENS = 16
 """Half of the answers are no longer: they hold a result and not the way to it."""
+_SECONDS_WITHOUT_A_BAR = 1.0
 _REFERENCE_NOTE = (
     "Reference answers are shorter than what a model writes: measure its own completions with "
     "truncation_guard.profile_rollouts before you settle on a limit."
@@ -41,7 +40,6 @@ def profile_dataset(
     split: str | None = None,
     context_window: int | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    num_proc: int | None = None,
     batch_size: int = 1000,
     max_samples: int | None = None,
     seed: int = 0,
@@ -60,16 +58,14 @@ def profile_dataset(
             texts, of rows (dicts) or of conversations (lists of messages).
         tokenizer: the model's tokenizer, or its processor.
         column: where the answers are: texts or messages, as in TRL's dataset formats. None: the
-            first that holds some of `completion`, `messages`, `chosen`, `solution`, `answer`,
-            `response`, `output`, `text`. The profile's notes say which.
+            first that holds some of `completion`, `messages`, `solution`, `answer`, `response`,
+            `output`, `text`. The profile's notes say which.
         split: the split of a `DatasetDict`; None: its only one.
         context_window: tokens that prompt and completion may have together. With it the prompts of
             the rows that are counted are measured too, where they are known, and `recommend` leaves
             room for the longest. Images do not count.
         chat_template_kwargs: further arguments for the chat template, as in `GRPOConfig`.
-        num_proc: processes for a `Dataset`. They can pay for conversations, which one core renders;
-            texts are tokenized on all cores by one process.
-        batch_size: rows that are in memory at a time, in each process.
+        batch_size: rows that are in memory at a time.
         max_samples: count at most so many rows: a random sample, of an `IterableDataset` the first
             ones, which you can `shuffle` before. None: all rows.
         seed: of that sample.
@@ -86,9 +82,8 @@ def profile_dataset(
             template refuses, and a prompt that fills the context window. It names the row.
     """
     _check_tokenizer(tokenizer)
-    _check_arguments(context_window, chat_template_kwargs, num_proc, batch_size, max_samples, seed)
+    _check_arguments(context_window, chat_template_kwargs, batch_size, max_samples, seed)
     rows = open_rows(dataset, split)
-    _check_processes(rows, num_proc)
     name, first = _find_column(rows, column)
     counter = AnswerCounter(
         name, tokenizer, chat_template_kwargs=chat_template_kwargs, context_window=context_window
@@ -98,10 +93,7 @@ def profile_dataset(
     available = rows.total
     if max_samples is not None:
         rows.sample(max_samples, seed)
-    if isinstance(rows, DatasetRows) and num_proc is not None and num_proc > 1:
-        counts = count_rows_in_processes(rows, names, counter, batch_size, progress, num_proc)
-    else:
-        counts = count_rows(rows, names, counter, batch_size, progress)
+    counts = _count(rows, names, counter, batch_size, progress)
     _check_counts(counts, name)
     sample = LengthSample.of(LengthHistogram(counts.lengths))
     notes = [
@@ -137,14 +129,11 @@ def _check_tokenizer(tokenizer: Any) -> None:
 def _check_arguments(
     context_window: int | None,
     chat_template_kwargs: Mapping[str, Any] | None,
-    num_proc: int | None,
     batch_size: int,
     max_samples: int | None,
     seed: int,
 ) -> None:
     check_positive("batch_size", batch_size, "a number of rows")
-    if num_proc is not None:
-        check_positive("num_proc", num_proc, "None for one process")
     if max_samples is not None:
         check_positive("max_samples", max_samples, "None for all rows")
     if context_window is not None:
@@ -155,14 +144,6 @@ def _check_arguments(
         raise TypeError(
             f"`chat_template_kwargs` must be a dict, got {type(chat_template_kwargs).__name__}. "
             "Pass for example {'enable_thinking': False}."
-        )
-
-
-def _check_processes(rows: Rows, num_proc: int | None) -> None:
-    if num_proc not in (None, 1) and not isinstance(rows, DatasetRows):
-        raise ValueError(
-            f"`num_proc` must be None for {rows.kind}, got {num_proc}. Pass a `Dataset` to count "
-            "in several processes."
         )
 
 
@@ -187,6 +168,26 @@ def _check_first_rows(first: Mapping[str, Sequence[Any]], counter: AnswerCounter
             counter.check_kind(row, value)
     if any(kind_of(value) == "messages" for value in (*answers, *first.get("prompt", ()))):
         counter.check_template()
+
+
+def _count(
+    rows: Rows, names: Sequence[str], counter: AnswerCounter, batch_size: int, progress: bool
+) -> AnswerCounts:
+    from tqdm import tqdm
+
+    total = AnswerCounts()
+    with tqdm(
+        desc="counting tokens",
+        total=rows.total,
+        unit=" rows",
+        delay=_SECONDS_WITHOUT_A_BAR,
+        disable=None if progress else True,  # None: where stderr is no terminal
+        leave=False,
+    ) as bar:
+        for batch, numbers in rows.batches(names, batch_size):
+            total.add(counter.count(batch, numbers))
+            bar.update(len(numbers))
+    return total
 
 
 def _check_counts(counts: AnswerCounts, column: str) -> None:

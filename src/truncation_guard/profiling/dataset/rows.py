@@ -1,15 +1,12 @@
-"""The rows of a data set, whatever it comes as, read batch by batch.
-
-The one idea: `Dataset`, stream and list differ in how a batch is read and a sample is taken, and in
-nothing else; so that is all that they define here.
-"""
+"""The rows of a `Dataset`, a stream or a list, batch by batch."""
 
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from truncation_guard.profiling.dataset.columns import listed
+from truncation_guard.profiling.dataset.answer_column import listed
 
 EMPTY = "`dataset` is empty. Pass one with at least one row."
 _FIRST = 100
@@ -19,23 +16,26 @@ Batch = tuple[Mapping[str, Sequence[Any]], Sequence[int]]
 """(column -> values, the rows' numbers)."""
 
 
-class Rows(ABC):
-    """What can be read of a data set.
+class Rows:
+    """The rows of a data set, or a sample of them.
 
     Args:
+        dataset: a `Dataset`, an `IterableDataset` or an `_Items`.
         columns: the names of its columns.
         total: number of its rows; None: not known.
+        has_columns: False where rows come with columns of their own, which `select_columns` would
+            miss.
     """
 
-    kind: ClassVar[str]
-    """What it is called in error texts."""
-
-    def __init__(self, columns: Sequence[str], total: int | None) -> None:
-        self.columns = list(columns)
+    def __init__(
+        self, dataset: Any, columns: Iterable[str], total: int | None, *, has_columns: bool = True
+    ) -> None:
+        self.columns = [*columns]
         self.total = total
         """Rows to read; None: not known."""
-        self.numbers: Sequence[int] | None = None
-        """The numbers of the sampled rows; None: no sample was taken."""
+        self._dataset = dataset
+        self._has_columns = has_columns
+        self._numbers: Sequence[int] = range(sys.maxsize)
 
     def first(self, names: Sequence[str], rows: int = _FIRST) -> Mapping[str, Sequence[Any]]:
         """The values of the first rows in these columns, fewer where there are not as many."""
@@ -43,108 +43,53 @@ class Rows(ABC):
             return batch
         return {name: [] for name in names}
 
-    @abstractmethod
     def batches(self, names: Sequence[str], batch_size: int) -> Iterator[Batch]:
-        """The values of these columns, batch by batch."""
+        """The values of these columns, None where a row lacks one."""
+        dataset = self._dataset.select_columns([*names]) if self._has_columns else self._dataset
+        start = 0
+        for batch in dataset.iter(batch_size):
+            end = start + len(next(iter(batch.values())))
+            lacking = [None] * (end - start)
+            yield {name: batch.get(name, lacking) for name in names}, self._numbers[start:end]
+            start = end
 
     def sample(self, max_samples: int, seed: int) -> None:
         """Keep a random sample, of a stream the first rows; all where there are no more."""
-        if self.total is not None and max_samples < self.total:
-            chosen = random.Random(seed).sample(range(self.total), max_samples)
-            self.numbers = sorted(chosen)
+        if self.total is None:  # a random sample would have to read all of it
+            self._dataset = self._dataset.take(max_samples)
+            self.total = max_samples
+        elif max_samples < self.total:
+            self._numbers = sorted(random.Random(seed).sample(range(self.total), max_samples))
+            self._dataset = self._dataset.select(self._numbers)
             self.total = max_samples
 
 
-class ListRows(Rows):
-    """A list of texts, of rows or of conversations."""
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """A list, with the methods of a `Dataset` that are used here.
 
-    kind = "a list"
+    `Dataset.from_list` would drop columns that the first row lacks, and refuse what a list may
+    hold and Arrow may not: NaN among texts, say, or arguments of tool calls of several types.
+    """
 
-    def __init__(self, items: Sequence[Any]) -> None:
-        wanted = next((_item_kind(item) for item in items if item is not None), str)
-        for row, item in enumerate(items):
-            if item is not None and _item_kind(item) is not wanted:
-                raise TypeError(
-                    f"Row {row} of the list is of type {type(item).__name__}, earlier ones are of "
-                    f"type {wanted.__name__}. Pass texts, rows (dicts) or lists of messages only."
-                )
-        self._items = items
-        names: dict[type, str] = {str: "text", list: "messages"}
-        self._single = names.get(wanted)
-        columns = (
-            [self._single] if self._single else dict.fromkeys(k for i in items for k in i or ())
-        )
-        super().__init__([*columns], len(items))
+    items: Sequence[Any]
+    columns: Sequence[str]
+    are_rows: bool
+    """False where each item is the value of the only column."""
 
-    def batches(self, names: Sequence[str], batch_size: int) -> Iterator[Batch]:
-        """The values of these columns, batch by batch."""
-        numbers = range(len(self._items)) if self.numbers is None else self.numbers
-        for start in range(0, len(numbers), batch_size):
-            rows = numbers[start : start + batch_size]
-            items = [self._items[row] for row in rows]
-            if self._single:
-                yield {self._single: items}, rows
+    def select_columns(self, names: list[str]) -> "_Items":
+        return replace(self, columns=names)
+
+    def select(self, numbers: Iterable[int]) -> "_Items":
+        return replace(self, items=[self.items[number] for number in numbers])
+
+    def iter(self, batch_size: int) -> Iterator[dict[str, Sequence[Any]]]:
+        for start in range(0, len(self.items), batch_size):
+            items = self.items[start : start + batch_size]
+            if self.are_rows:
+                yield {name: [(item or {}).get(name) for item in items] for name in self.columns}
             else:
-                yield {name: [(item or {}).get(name) for item in items] for name in names}, rows
-
-
-class DatasetRows(Rows):
-    """A `datasets.Dataset`."""
-
-    kind = "a `Dataset`"
-
-    def __init__(self, dataset: Any) -> None:
-        # What a user's own transform makes of a row is what training gets, and may have columns of
-        # its own; other formats only change the values' types.
-        self._is_transformed = dataset.format["type"] == "custom"
-        self._dataset = dataset if self._is_transformed else dataset.with_format(None)
-        columns = dataset.column_names
-        if self._is_transformed and len(dataset):
-            columns = [*dataset[0]]
-        super().__init__(columns, len(dataset))
-
-    def batches(self, names: Sequence[str], batch_size: int) -> Iterator[Batch]:
-        """The values of these columns, batch by batch."""
-        start = 0
-        for batch in self.select(names).iter(batch_size):
-            rows = range(start, start + len(batch[names[0]]))
-            yield batch, rows if self.numbers is None else self.numbers[rows.start : rows.stop]
-            start = rows.stop
-
-    def select(self, names: Sequence[str]) -> Any:
-        """These columns of the rows to read, as a `Dataset`."""
-        chosen = self._dataset if self.numbers is None else self._dataset.select(self.numbers)
-        return chosen if self._is_transformed else chosen.select_columns([*names])
-
-
-class StreamRows(Rows):
-    """A `datasets.IterableDataset`."""
-
-    kind = "an `IterableDataset`"
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset.with_format(None)
-        columns = dataset.column_names
-        # Of a generator's rows nothing is known before, and each may have columns of its own.
-        self._is_open = columns is None
-        if columns is None:
-            columns = dict.fromkeys(name for row in self._dataset.take(_FIRST) for name in row)
-        super().__init__([*columns], None)
-
-    def sample(self, max_samples: int, seed: int) -> None:
-        """Keep the first rows: a random sample would have to read all of them."""
-        self._dataset = self._dataset.take(max_samples)
-        self.total = max_samples
-
-    def batches(self, names: Sequence[str], batch_size: int) -> Iterator[Batch]:
-        """The values of these columns, batch by batch."""
-        start = 0
-        # `select_columns` fails at a row that lacks one of them.
-        chosen = self._dataset if self._is_open else self._dataset.select_columns([*names])
-        for batch in chosen.iter(batch_size):
-            rows = range(start, start + len(next(iter(batch.values()))))
-            yield {name: batch.get(name) or [None] * len(rows) for name in names}, rows
-            start = rows.stop
+                yield {self.columns[0]: items}
 
 
 def open_rows(dataset: Any, split: str | None) -> Rows:
@@ -160,13 +105,12 @@ def open_rows(dataset: Any, split: str | None) -> Rows:
         dataset = _choose_split(dataset, split)
     elif split is not None:
         raise ValueError(f"`split` is {split!r}, but the data set has no splits. Leave it out.")
-    rows: Rows
     if isinstance(dataset, Dataset):
-        rows = DatasetRows(dataset)
+        rows = _of_dataset(dataset)
     elif isinstance(dataset, IterableDataset):
-        rows = StreamRows(dataset)
+        rows = _of_stream(dataset)
     elif isinstance(dataset, (list, tuple)):
-        rows = ListRows(dataset)
+        rows = _of_list(dataset)
     else:
         raise TypeError(
             "`dataset` must be a Dataset, an IterableDataset, a DatasetDict or a list, got "
@@ -195,6 +139,39 @@ def _choose_split(splits: Mapping[Any, Any], split: str | None) -> Any:
         )
         raise ValueError(f"{problem}. Pass one of {listed(splits)} as `split`.")
     return splits[split]
+
+
+def _of_dataset(dataset: Any) -> Rows:
+    # What a user's own transform makes of a row is what training gets, and may have columns of its
+    # own; other formats only change the values' types.
+    if dataset.format["type"] != "custom":
+        return Rows(dataset.with_format(None), dataset.column_names, len(dataset))
+    columns = dataset[0] if len(dataset) else dataset.column_names
+    return Rows(dataset, columns, len(dataset), has_columns=False)
+
+
+def _of_stream(dataset: Any) -> Rows:
+    stream = dataset.with_format(None)
+    if dataset.column_names is not None:
+        return Rows(stream, dataset.column_names, None)
+    # Of a generator's rows nothing is known before, and each may have columns of its own.
+    columns = dict.fromkeys(name for row in stream.take(_FIRST) for name in row)
+    return Rows(stream, columns, None, has_columns=False)
+
+
+def _of_list(items: Sequence[Any]) -> Rows:
+    wanted = next((_item_kind(item) for item in items if item is not None), str)
+    for row, item in enumerate(items):
+        if item is not None and _item_kind(item) is not wanted:
+            raise TypeError(
+                f"Row {row} of the list is of type {type(item).__name__}, earlier ones are of "
+                f"type {wanted.__name__}. Pass texts, rows (dicts) or lists of messages only."
+            )
+    if wanted is dict:
+        columns = [*dict.fromkeys(name for item in items for name in item or ())]
+    else:
+        columns = ["text" if wanted is str else "messages"]
+    return Rows(_Items(items, columns, wanted is dict), columns, len(items))
 
 
 def _item_kind(item: Any) -> type:

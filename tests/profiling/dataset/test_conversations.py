@@ -4,15 +4,12 @@ import json
 from typing import Any
 
 import pytest
-import trl
 from support.chats import assistant, call, tool, user
 from trl.trainer.utils import remove_none_values
 
-from truncation_guard.profiling.dataset.messages import (
+from truncation_guard.profiling.dataset.conversations import (
     Chat,
     chats_of_row,
-    common_prefix_length,
-    implicit_prompt,
 )
 
 SYSTEM = {"role": "system", "content": "Be nice."}
@@ -168,51 +165,3 @@ def test_tools_that_are_no_json_are_refused() -> None:
         "The `tools` of row 7 are no JSON: Expecting value: line 1 column 1 (char 0). "
         "Pass a list of tool schemas, or the JSON of one."
     )
-
-
-# --- preferences with an implicit prompt --------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("chosen", "rejected"),
-    [
-        ("The sky is blue.", "The sky is green."),
-        ("abcd", "abxy"),
-        ([user("q"), assistant("a")], [user("q"), assistant("b")]),
-        (
-            [user("q"), assistant("a"), user("r"), assistant("b")],
-            [user("q"), assistant("a"), user("r"), assistant("c")],
-        ),
-    ],
-)
-def test_an_implicit_prompt_is_found_as_trl_does(chosen: Any, rejected: Any) -> None:
-    expected = trl.extract_prompt({"chosen": chosen, "rejected": rejected})
-    assert implicit_prompt(chosen, rejected) == (expected["prompt"], expected["chosen"])
-
-
-@pytest.mark.parametrize(
-    ("chosen", "rejected"),
-    [
-        ("same", "same"),
-        ("same", "same and more"),
-        ("a", "b"),
-        ("a", [user("a")]),
-        ([user("q"), assistant("a")], [user("q"), assistant("a")]),
-    ],
-)
-def test_an_answer_that_is_all_shared_or_shares_nothing_has_no_prompt(
-    chosen: Any, rejected: Any
-) -> None:
-    assert implicit_prompt(chosen, rejected) == (None, chosen)
-
-
-def test_an_answer_that_the_rejected_one_begins_is_not_eaten() -> None:
-    assert implicit_prompt("one two", "one") == ("one", " two")
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "length"),
-    [("abc", "abd", 2), ("ab", "abd", 2), ("", "a", 0), ("a", "a", 1), ([1, 2], [1, 3], 1)],
-)
-def test_the_common_prefix_is_counted(left: Any, right: Any, length: int) -> None:
-    assert common_prefix_length(left, right) == length

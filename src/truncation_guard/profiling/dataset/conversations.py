@@ -1,15 +1,13 @@
-"""From a row of a data set to the completions in it, each with its prompt, as messages.
+"""The completions of a conversation, each with its prompt.
 
-The one idea: one completion is a run of assistant messages, with the results of the tools they
-call, as in TRL's tool loop; everything before it is its prompt, as the model would have had it.
+A completion is a run of assistant messages, with the results of the tools they call, as in TRL's
+tool loop; everything before it is its prompt.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from truncation_guard.profiling.dataset.columns import kind_of
 
 Message = dict[str, Any]
 
@@ -38,7 +36,7 @@ class Chat:
 def chats_of_row(
     row: int,
     messages: Sequence[Mapping[str, Any]],
-    prompt: object,
+    prompt: str | Sequence[Mapping[str, Any]] | None,
     tools: object,
     *,
     takes_blocks: bool,
@@ -58,39 +56,18 @@ def chats_of_row(
         TypeError: for content that a text template cannot hold.
         ValueError: for tools that are no JSON.
     """
-    if kind_of(prompt) == "messages":
-        before = [*prompt]  # type: ignore[misc]
-    elif isinstance(prompt, str) and messages[0]["role"] == "assistant":
-        before = [{"role": "user", "content": prompt}]
+    if isinstance(prompt, str):
+        is_asked = messages[0]["role"] == "assistant"
+        before: Sequence[Mapping[str, Any]] = (
+            [{"role": "user", "content": prompt}] if is_asked else ()
+        )
     else:
-        before = []
+        before = prompt or ()
     whole = [_clean(message, row, takes_blocks) for message in [*before, *messages]]
     schemas = _schemas(tools, row)
     for start, end in _runs(whole, len(before)):
         made_up = [] if start else [_clean(_NO_PROMPT, row, takes_blocks)]
         yield Chat(row, [*whole[:start], *made_up], whole[start:end], schemas, not made_up)
-
-
-def implicit_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any]:
-    """Prompt and completion of a preference whose prompt is what both answers begin with.
-
-    As `trl.extract_prompt` does it (1.16), which knows no answers that are the same. Those are
-    taken as they are, without a prompt.
-    """
-    if kind_of(chosen) != kind_of(rejected):
-        return None, chosen
-    shared = common_prefix_length(chosen, rejected)
-    if isinstance(chosen, str) and 0 < shared < len(chosen) and chosen[shared - 1] == " ":
-        shared -= 1
-    if shared in (0, len(chosen)):
-        return None, chosen
-    return chosen[:shared], chosen[shared:]
-
-
-def common_prefix_length(left: Sequence[Any], right: Sequence[Any]) -> int:
-    """How many characters, or messages, both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _runs(messages: Sequence[Message], first: int) -> Iterator[tuple[int, int]]:

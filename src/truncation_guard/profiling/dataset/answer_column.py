@@ -1,8 +1,7 @@
-"""Which column of a data set holds the reference answers, and what else of a row is needed.
+"""The column of a data set that holds the reference answers, and the others that are needed.
 
-The one idea: TRL names its columns, so those come first; after them the names that data sets of
-questions and answers use, where a worked solution comes before a final answer. A guess is always
-named, and where nothing fits the columns are listed instead.
+TRL's own names come first, then those that data sets of questions and answers use, where a worked
+solution comes before a final answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import Any, Literal
 ANSWER_COLUMNS = (
     "completion",
     "messages",
-    "chosen",
     # A data set with both, like NuminaMath-1.5, has the worked one under `solution`.
     "solution",
     "answer",
@@ -36,12 +34,10 @@ def choose_column(columns: Sequence[str], first_rows: Mapping[str, Sequence[Any]
         ValueError: where no column fits; lists the columns.
     """
     found = [name for name in ANSWER_COLUMNS if name in columns]
-    kinds = {name: _kinds(first_rows[name]) for name in found}
-    fitting = [name for name in found if kinds[name] and None not in kinds[name]]
-    # A column whose first rows are empty is the last resort: it may hold something further on.
-    fitting += [name for name in found if not kinds[name]]
-    if fitting:
-        return fitting[0]
+    readable = [name for name in found if None not in _kinds(first_rows[name])]
+    if readable:
+        # A column whose first rows hold no answer is the last resort: it may hold some further on.
+        return min(readable, key=lambda name: not any(map(_holds_answer, first_rows[name])))
     raise ValueError(
         f"No column holds answers by its name ({listed(ANSWER_COLUMNS)}) as text or messages. "
         f"There are: {listed(columns)}.{_remedy(columns)}"
@@ -73,9 +69,9 @@ def columns_to_read(
         first_rows: the values of the first rows in `column` and in `prompt`.
         measure_prompts: whether the prompts' own tokens are wanted.
     """
-    others = ["tools", "rejected"] if column == "chosen" else ["tools"]
+    others = ["tools"]
     kinds = _kinds(first_rows[column]) | _kinds(first_rows.get("prompt", ()))
-    if measure_prompts or column == "chosen" or "messages" in kinds or len(kinds) != 1:
+    if measure_prompts or "messages" in kinds or len(kinds) != 1:
         others.append("prompt")
     return [column, *(name for name in others if name in columns and name != column)]
 
@@ -106,6 +102,12 @@ def listed(names: Iterable[str]) -> str:
 def _kinds(values: Iterable[Any]) -> set[Kind | None]:
     """What kinds there are among the values that are not empty."""
     return {kind_of(value) for value in values if not is_nothing(value)}
+
+
+def _holds_answer(value: Any) -> bool:
+    if kind_of(value) == "messages":
+        return any(message["role"] == "assistant" for message in value)
+    return not is_nothing(value)
 
 
 def _is_message(item: object) -> bool:

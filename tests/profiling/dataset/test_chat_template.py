@@ -6,8 +6,8 @@ import pytest
 from support import chats
 from support.chats import assistant, call, tool, user
 
-from truncation_guard.profiling.dataset.messages import Chat
-from truncation_guard.profiling.dataset.rendering import ChatRenderer
+from truncation_guard.profiling.dataset.chat_template import ChatRenderer
+from truncation_guard.profiling.dataset.conversations import Chat
 
 ANSWERS = ["yes", "<table>", "<t", " yes ", "\nyes", "<|im_end|>", "a\n\nb", "\u00e9", "<think"]
 HEADER = "<|im_start|>assistant\n"

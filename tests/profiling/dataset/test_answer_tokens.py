@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from typing import Any
 
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from support import chats
 from support.chats import assistant, tool, units, user
 
-from truncation_guard.profiling.dataset.tokens import AnswerCounter, AnswerCounts
+from truncation_guard.profiling.dataset.answer_tokens import AnswerCounter, AnswerCounts
 
 QUESTION = [user("Is it?")]
 
@@ -85,23 +84,6 @@ def test_messages_that_begin_with_the_answer_follow_the_prompt_column() -> None:
     prompt = f"<|im_start|>user\nIs it?<|im_end|>\n{'<|im_start|>assistant'}\n"
     assert counts.lengths == Counter([3])
     assert counts.longest_prompt == units(prompt)
-
-
-def test_the_prompt_of_chosen_may_be_a_column() -> None:
-    rejected = [[assistant("x")]]
-    assert lengths([[assistant("ab")]], "chosen", prompt=[QUESTION], rejected=rejected) == [3]
-    assert lengths(["ab"], "chosen", prompt=["Is it?"], rejected=["x"]) == [3]
-
-
-def test_the_prompt_of_chosen_may_be_what_both_answers_begin_with() -> None:
-    chosen, rejected = [*QUESTION, assistant("ab")], [*QUESTION, assistant("x")]
-    assert lengths([chosen], "chosen", rejected=[rejected]) == [3]
-    # TRL does not take a prompt of the other format for one either.
-    assert lengths([chosen], "chosen", rejected=[rejected], prompt=["Is it?"]) == [3]
-    assert lengths(["Is it? Yes"], "chosen", rejected=["Is it? No"]) == [len(" Yes") + 1]
-    assert lengths([chosen], "chosen") == [3]
-    assert lengths([chosen], "chosen", rejected=[None]) == [3]
-    assert lengths(["same"], "chosen", rejected=["same"]) == [5]
 
 
 def test_a_tool_loop_counts_its_results() -> None:
@@ -299,8 +281,3 @@ def test_the_order_of_the_rows_and_their_batches_change_nothing(
     expected = [units(text) + 1 for text in texts if text.strip()]
     assert sorted(total.lengths.elements()) == sorted(expected)
     assert total.skipped == len(texts) - len(expected)
-
-
-def test_a_counter_can_be_sent_to_another_process() -> None:
-    counter = pickle.loads(pickle.dumps(AnswerCounter("answer", chats.tokenizer())))
-    assert counter.count({"answer": ["ab"]}, [0]).lengths == Counter([3])

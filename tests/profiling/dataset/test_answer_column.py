@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support.chats import assistant, user
 
-from truncation_guard.profiling.dataset.columns import (
+from truncation_guard.profiling.dataset.answer_column import (
     ANSWER_COLUMNS,
     check_column,
     choose_column,
@@ -22,8 +22,7 @@ CHAT = [user("hi"), assistant("ho")]
     ("columns", "chosen"),
     [
         (["prompt", "completion"], "completion"),
-        (["prompt", "chosen", "rejected"], "chosen"),
-        (["text", "messages", "chosen"], "messages"),
+        (["text", "messages", "answer"], "messages"),
         (["question", "answer"], "answer"),
         (["problem", "answer", "solution"], "solution"),
         (["instruction", "input", "output"], "output"),
@@ -34,6 +33,11 @@ CHAT = [user("hi"), assistant("ho")]
 def test_the_column_is_chosen_by_the_conventions(columns: list[str], chosen: str) -> None:
     first = {name: ["some text"] for name in columns if name in ANSWER_COLUMNS}
     assert choose_column(columns, first) == chosen
+
+
+def test_preferences_are_not_answers_that_grpo_trains_on() -> None:
+    with pytest.raises(ValueError, match=r"^No column holds answers by its name"):
+        choose_column(["prompt", "chosen", "rejected"], {})
 
 
 @pytest.mark.parametrize("unfit", [[3], [0.5], [["a", "b"]], [{"a": 1}], ["text", 3], [True]])
@@ -48,11 +52,19 @@ def test_a_column_whose_first_rows_are_empty_is_the_last_resort() -> None:
     assert choose_column(["completion"], first) == "completion"
 
 
+def test_messages_without_an_answer_are_the_last_resort_too() -> None:
+    first = {"messages": [[user("hi")], CHAT[:1], []], "solution": ["because"]}
+    assert choose_column(["messages", "solution"], first) == "solution"
+    assert choose_column(["messages"], first) == "messages"
+    first["messages"].append(CHAT)
+    assert choose_column(["messages", "solution"], first) == "messages"
+
+
 def test_where_nothing_fits_the_columns_are_listed() -> None:
     with pytest.raises(ValueError, match=r".") as error:
         choose_column(["question", "answer", "level"], {"answer": [3]})
     assert str(error.value) == (
-        "No column holds answers by its name (`completion`, `messages`, `chosen`, `solution`, "
+        "No column holds answers by its name (`completion`, `messages`, `solution`, "
         "`answer`, `response`, `output`, `text`) as text or messages. There are: `question`, "
         "`answer`, `level`. Name the right one with `column`."
     )
@@ -62,7 +74,7 @@ def test_a_single_conversation_is_recognised_by_its_columns() -> None:
     with pytest.raises(ValueError, match=r".") as error:
         choose_column(["role", "content"], {})
     assert str(error.value) == (
-        "No column holds answers by its name (`completion`, `messages`, `chosen`, `solution`, "
+        "No column holds answers by its name (`completion`, `messages`, `solution`, "
         "`answer`, `response`, `output`, `text`) as text or messages. There are: `role`, "
         "`content`. A conversation is a list of messages: pass a list of conversations."
     )
@@ -84,19 +96,13 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
         ("answer", {"answer": [CHAT], "prompt": ["p"]}, False, ["answer", "tools", "prompt"]),
         # Nothing is known of what comes after the first rows.
         ("answer", {"answer": [None], "prompt": [None]}, False, ["answer", "tools", "prompt"]),
-        (
-            "chosen",
-            {"chosen": ["a"], "prompt": ["p"]},
-            False,
-            ["chosen", "tools", "rejected", "prompt"],
-        ),
         ("prompt", {"prompt": ["p"]}, True, ["prompt", "tools"]),
     ],
 )
 def test_no_more_columns_are_read_than_the_count_depends_on(
     column: str, first: dict[str, list[Any]], measure_prompts: bool, names: list[str]
 ) -> None:
-    columns = ["prompt", "answer", "chosen", "rejected", "tools", "image"]
+    columns = ["prompt", "answer", "tools", "image"]
     assert columns_to_read(column, columns, first, measure_prompts=measure_prompts) == names
 
 

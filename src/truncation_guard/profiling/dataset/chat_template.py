@@ -1,21 +1,23 @@
-"""The text that generation has to produce for an answer: what the chat template makes of it.
+"""The text that generation has to produce for an answer, as the chat template renders it.
 
-The one idea: it begins where the prompt with its generation prompt ends and goes up to the stop
-token. Where the template writes something else before an answer than before generation (an empty
-thinking block, say), a probe in the answer's place shows where the answer begins, so that an answer
-which looks like what the template wrote loses nothing.
+It begins where the prompt with its generation prompt ends. Where the template writes something else
+before an answer than before generation (an empty thinking block, say), a probe in the answer's
+place shows where the answer begins, so that an answer which looks like what the template wrote
+loses nothing. `trl.apply_chat_template` (1.16) would take such characters for the prompt's, leave
+out thinking that a template drops, and continue a prompt that ends with an assistant's message,
+none of which GRPOTrainer does.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
-from truncation_guard.profiling.dataset.messages import (
+from truncation_guard.profiling.dataset.conversations import (
     REASONING,
     Chat,
     Message,
-    common_prefix_length,
 )
 
 _PROBE = "truncation-guard-probe"
@@ -132,17 +134,15 @@ class ChatRenderer:
         return whole[self._shared_parts(start, whole) :]
 
     def _start(self, chat: Chat, prompt: str, head: str) -> str:
-        """What stands before an answer, whatever the answer is, and is not generated."""
-        shared = common_prefix_length(prompt, head)
+        """The text before any answer that is not generated."""
+        shared = _shared(prompt, head)
         alone = self._render_one(chat, chat.prompt, False)
-        if shared < common_prefix_length(prompt, alone):
-            # The prompt itself is written differently once there is an answer.
-            return head
-        return prompt[:shared]
+        # Else the prompt itself is written differently once there is an answer.
+        return shared if len(shared) >= len(_shared(prompt, alone)) else head
 
     def _shared_parts(self, start: str, whole: str) -> int:
         """Characters that both begin with, back to the end of a line or of a special token."""
-        shared = start[: common_prefix_length(start, whole)]
+        shared = _shared(start, whole)
         parts = [part for part in ("\n", *self._special_tokens) if part in shared]
         return max((shared.rfind(part) + len(part) for part in parts), default=0)
 
@@ -155,6 +155,12 @@ def leaves_reasoning_out(chat: Chat, answer: str) -> bool:
         for key in REASONING
         if isinstance(text := message.get(key), str)
     )
+
+
+def _shared(left: str, right: str) -> str:
+    """The text that both begin with."""
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
+    return "".join(character for character, _ in pairs)
 
 
 def _loses_thinking(chat: Chat, answer: str) -> bool:
