@@ -19,10 +19,7 @@ from truncation_guard.guard.fault_barrier import FaultBarrier
 from truncation_guard.guard.stages import BatchStages
 from truncation_guard.options import GuardOptions, Mode
 from truncation_guard.preflight import raise_limit_to, subclasses
-from truncation_guard.preflight.configuration import (
-    check_setup,
-    soft_punishment_findings,
-)
+from truncation_guard.preflight.configuration import check_setup, soft_punishment_findings
 from truncation_guard.reporting.metrics import batch_metrics
 from truncation_guard.reporting.reporter import Reporter
 from truncation_guard.trainer import hooks, processes, settings
@@ -180,7 +177,9 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             self._options = hooks.remembered_options(trainer) or self._options
         self._meet(trainer)
         resumed_from_step = state.global_step or None
-        longest_prompt = self._check_ceiling(trainer)
+        ceiling = self._options.raise_limit_to
+        raise_limit_to.check_ceiling(trainer, ceiling)
+        longest_prompt = raise_limit_to.find_longest_prompt(trainer, ceiling)
         parts = self._prepare(trainer, longest_prompt)
         reporter, contain = parts.reporter, parts.barrier.contain
         states = cast(dict[str, Any], state.stateful_callbacks)
@@ -189,7 +188,10 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             saved, self.restored_state = self.restored_state, None
             contain(lambda: checkpoint.restore(reporter, saved, states.get(name)), otherwise=None)
             restored = parts.barrier.restore_limit(
-                trainer, lambda: self._limit_to_restore(trainer, reporter, longest_prompt)
+                trainer,
+                lambda: raise_limit_to.limit_to_restore(
+                    trainer, reporter.raised_to, ceiling, longest_prompt
+                ),
             )
             reporter.limit_was_raised(restored)
         contain(lambda: self._open(trainer, reporter, resumed_from_step), otherwise=None)
@@ -205,16 +207,9 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         if self._parts is not None:
             self._parts.barrier.contain(self._parts.reporter.end_evaluation, otherwise=None)
 
-    def on_predict(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: Any,
-        **kwargs: Any,
-    ) -> None:
+    def on_predict(self, *args: Any, **kwargs: Any) -> None:
         """Judge the prediction that has ended like an evaluation."""
-        self.on_evaluate(args, state, control)
+        self.on_evaluate(*args, **kwargs)
 
     @outside_barrier
     def on_train_end(
@@ -255,14 +250,6 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             processes.meet_guards(trainer)
             self._has_met = True
 
-    def _check_ceiling(self, trainer: Any) -> int:
-        """Refuse a `raise_limit_to` that cannot work; tokens of the longest prompt besides it."""
-        ceiling = self._options.raise_limit_to
-        if ceiling is None:
-            return 0
-        raise_limit_to.check_ceiling(trainer, ceiling)
-        return raise_limit_to.find_longest_prompt(trainer, ceiling)
-
     def _prepare(self, trainer: Any, longest_prompt: int) -> "_Parts":
         options, overridden = self._options, bool(hooks.overridden_methods(trainer))
         if overridden:
@@ -280,13 +267,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
 
     def _open(self, trainer: Any, reporter: Reporter, resumed_from_step: int | None) -> None:
         reporter.start(get_limit(trainer), resumed_from_step)
-        step, mode = trainer.state.global_step, reporter.mode
-        if mode != self._options.mode:
-            reporter.warn(
-                "measured-only", step, *subclasses.measured_only(trainer, self._options.mode)
-            )
-        elif mode == "exclude" and hooks.has_unknown_loss(trainer):
-            reporter.warn("loss-scale", step, *subclasses.unknown_loss(trainer))
+        for line in subclasses.own_methods(trainer, self._options.mode):
+            reporter.warn(line.code, trainer.state.global_step, line.fact, line.remedy)
 
     def _report(self, trainer: Any, parts: "_Parts", counts: BatchCounts) -> None:
         settings.log_metrics(trainer, batch_metrics(counts), training=counts.training)
@@ -299,13 +281,6 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
             parts.barrier.limit.propose(decision.after, before=decision.before)
             findings = soft_punishment_findings(trainer, decision.after)
             reporter.warn_of_setup(counts.step, findings)
-
-    def _limit_to_restore(self, trainer: Any, reporter: Reporter, longest_prompt: int) -> int:
-        """Tokens; 0 where the limit of the checkpoint had not been raised."""
-        ceiling = self._options.raise_limit_to
-        if reporter.raised_to is None or ceiling is None:
-            return 0
-        return raise_limit_to.limit_to_restore(trainer, reporter.raised_to, ceiling, longest_prompt)
 
     def _check_setup(self, trainer: Any, reporter: Reporter) -> None:
         findings = check_setup(trainer, reporter.mode, self._options.truncated_weight)

@@ -11,13 +11,15 @@ from truncation_guard.trainer.limit import get_limit
 from truncation_guard.trainer.prompts import longest_prompt
 
 
-def check_ceiling(trainer: Any, ceiling: int) -> None:
+def check_ceiling(trainer: Any, ceiling: int | None) -> None:
     """Refuse a `raise_limit_to` that leaves no room.
 
     Raises:
         ValueError: without a limit, for a ceiling below the limit, and for one that fills the
             context window.
     """
+    if ceiling is None:
+        return
     limit = get_limit(trainer)
     if limit is None:
         raise ValueError(
@@ -72,13 +74,15 @@ def ceiling_findings(
 
 
 @contains_faults
-def find_longest_prompt(trainer: Any, ceiling: int) -> int:
+def find_longest_prompt(trainer: Any, ceiling: int | None) -> int:
     """Tokens of the longest prompt of the data, where it may bound the limit; else 0.
 
     A later, longer prompt would meet a limit that was raised into its room: a vLLM server refuses
     it, and a model with learned positions fails on it. Raises nothing.
     """
     longest = 0
+    if ceiling is None:
+        return longest
     evaluation = trainer.eval_dataset
     named = evaluation if isinstance(evaluation, dict) else {"evaluation": evaluation}
     for dataset in (trainer.train_dataset, *named.values()):
@@ -92,11 +96,13 @@ def find_longest_prompt(trainer: Any, ceiling: int) -> int:
     return longest
 
 
-def limit_to_restore(trainer: Any, raised_to: int, ceiling: int, longest: int) -> int:
-    """The limit of the checkpoint, as far as this run allows it.
+def limit_to_restore(trainer: Any, raised_to: int | None, ceiling: int | None, longest: int) -> int:
+    """The raised limit of the checkpoint, as far as this run allows it; 0 without one.
 
     It left room for the earlier run's prompts; `longest` is the longest prompt of this run's data.
     """
+    if raised_to is None or ceiling is None:
+        return 0
     window = get_context_window(trainer, raised_to)
     room = raised_to if window is None else window - longest
     return min(raised_to, ceiling, room)
