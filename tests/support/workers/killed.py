@@ -13,7 +13,7 @@ SHARE = int(os.environ["RANK"])
 for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
     del os.environ[variable]
 
-from support import courses  # noqa: E402
+from support.faults import courses  # noqa: E402
 from transformers import TrainerState  # noqa: E402
 
 from truncation_guard import record  # noqa: E402
