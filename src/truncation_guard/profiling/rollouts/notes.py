@@ -1,7 +1,7 @@
-"""What a profile of rollouts has to say besides its lengths.
+"""The notes of a profile of rollouts.
 
-The one idea: a completion that did not end is a fact about the limit, the window, a tool or a stop
-token, and each has another remedy.
+A completion that did not end points at the limit, the window, a tool or a stop token, and each has
+another remedy.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """`profile_rollouts`: how long the model's own completions become, before a training.
 
-The one idea: the trainer generates as it will in training, at a limit that is generous, and then
-everything is put back, so that the training that follows is the one that would have been.
+The trainer generates as it will in training, at a generous limit, and then everything is put back,
+so that the training that follows is the one that would have been.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The prompts that a profile of rollouts samples from.
 
-The one idea: what can fail on one process alone, reading and tokenizing, comes before a collective
-in which every process says how it went, so that none of them waits for one that has left.
+Whatever can fail on one process alone, reading and tokenizing, comes before a collective in which
+every process says how it went, so that none of them waits for one that has left.
 """
 
 import random
