@@ -1,6 +1,6 @@
 """Trainings with canned rollouts and rewards that are the same on any number of processes.
 
-The one idea: a `Batch` says what all processes together see, and each one takes its share. Workers
+A `Batch` says what all processes together see, and each one takes its share. Workers
 train it on their processes; tests train it on one, for what must come out.
 """
 

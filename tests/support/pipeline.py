@@ -1,6 +1,6 @@
 """The guard's stages over a batch that lies on so many processes, without a model and without them.
 
-The one idea: the processes are slices of one batch. What TRL does between the stages is written
+The processes are slices of one batch. What TRL does between the stages is written
 down here in plain Python, apart from the guard.
 """
 

@@ -1,6 +1,6 @@
 """A vLLM engine on the CPU under the real trainers, in processes of its own.
 
-The one idea: an engine leaves torch.distributed and RANK behind, which would turn later trainers of
+An engine leaves torch.distributed and RANK behind, which would turn later trainers of
 the process into distributed ones. So each scenario is a worker script that leaves a JSON value.
 `launch` and `serve` are for tests, the rest is for workers: only there TRL is imported, and vLLM
 with it, which warns of much. Read in TRL 1.16 and vLLM 0.31.

@@ -1,17 +1,18 @@
-"""What each mode does to rewards, advantages and loss mask: pure tensor functions.
+"""What each mode does to rewards, advantages, loss mask and loss scale: pure tensor functions.
 
-The one idea: a mode is two small changes around the trainer's own baseline, one to the rewards
-that go into it and one to the advantages that come out of it. `guard_advantages` puts GRPO's
-baseline between the two, for people who have a trainer of their own; inside TRL the baseline is
-TRL's.
+A mode is two small changes around the trainer's own baseline: one to the rewards that enter it, one
+to the advantages that leave it. `guard_advantages` puts GRPO's baseline between the two, for
+trainers outside TRL; inside TRL the baseline is TRL's.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from truncation_guard.batch.rows import Column, Outcome
 from truncation_guard.options import Mode, check_mode_arguments
 
 _STD_EPSILON = 1e-4
@@ -76,6 +77,56 @@ def advantage_weights(
             weights = weights * truncated.numel() / (~truncated).sum().clamp(min=1).to(dtype)
         weights = weights.masked_fill(truncated, 0.0)
     return weights
+
+
+def rows_to_guard(gathered: Tensor) -> Tensor:
+    """The truncated rows, (rows of all,) bool; none where the guard of any process failed."""
+    is_truncated = gathered[:, Column.OUTCOME] == Outcome.TRUNCATED
+    return is_truncated & ~gathered[:, Column.FAILED].any()
+
+
+def exclude_from_loss(
+    gathered: Tensor, rows_here: Tensor, output: Mapping[str, Tensor], here: slice
+) -> dict[str, Tensor]:
+    """Loss mask, denominator and old log-probabilities as if the rows had never been sampled.
+
+    The completion mask stays, because attention must match the old log-probabilities. The loss
+    multiplies an excluded row's ratio by 0, which is NaN for an infinite ratio; an old
+    log-probability of 0 makes the ratio exp(log-probability), at most 1.
+
+    Args:
+        gathered: the rows of all processes, (rows, number of `Column`s) int64 on the device.
+        rows_here: this process's rows, on the CPU.
+        output: this process's batch as TRL (1.16) returns it.
+        here: where this process's rows are among all.
+
+    Returns:
+        The items of `output` to replace, each like the one it replaces; `tool_mask` may be new.
+    """
+    failed = gathered[:, Column.FAILED].any()
+    excluded = rows_to_guard(gathered)
+    changes: dict[str, Tensor] = {}
+    if "num_items_in_batch" in output:
+        kept = gathered[:, Column.LOSS_TOKENS].masked_fill(excluded, 0).sum()
+        kept = kept.clamp(min=1)  # TRL before 1.9 divides by it unclamped
+        counted = output["num_items_in_batch"]
+        changes["num_items_in_batch"] = torch.where(failed, counted, kept.to(counted.dtype))
+    if not (rows_here[:, Column.OUTCOME] == Outcome.TRUNCATED).any():
+        return changes
+    row = excluded[here]
+    if "old_logps" in output:  # RLOO: the ratio of a whole row, and no loss mask of its own
+        changes["old_logps"] = output["old_logps"].masked_fill(row, 0.0)
+        return changes
+    row = row.unsqueeze(1)
+    if "tool_mask" in output:
+        changes["tool_mask"] = output["tool_mask"].masked_fill(row, 0)
+    else:
+        # Where TRL made no mask, it would be all ones. A view costs no memory.
+        mask = output["completion_mask"]
+        changes["tool_mask"] = (~row).to(mask.dtype).expand_as(mask)
+    if "old_per_token_logps" in output:
+        changes["old_per_token_logps"] = output["old_per_token_logps"].masked_fill(row, 0.0)
+    return changes
 
 
 def guard_advantages(

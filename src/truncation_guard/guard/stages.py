@@ -15,9 +15,14 @@ from torch import Tensor
 
 from truncation_guard.batch.counts import BatchCounts, HostRewards, count_batch
 from truncation_guard.batch.host import to_host
-from truncation_guard.batch.modes import advantage_weights, guard_rewards
+from truncation_guard.batch.modes import (
+    advantage_weights,
+    exclude_from_loss,
+    guard_rewards,
+    rows_to_guard,
+)
 from truncation_guard.batch.outcomes import describe_completions
-from truncation_guard.batch.rows import Column, GenerationRules, Outcome
+from truncation_guard.batch.rows import Column, GenerationRules
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer import settings
 
@@ -102,7 +107,7 @@ class BatchStages:
             return rewards
         guarded, weights = rewards, None
         if batch.training and options.mode != "observe":
-            truncated = _truncated(gathered)
+            truncated = rows_to_guard(gathered)
             guarded = guard_rewards(
                 rewards, truncated, mode=options.mode, truncated_reward=options.truncated_reward
             )
@@ -140,7 +145,7 @@ class BatchStages:
         here = slice(first, first + rows)
         changes = {"advantages": output["advantages"] * batch.weights[here]}
         if self._options.mode == "exclude":
-            changes |= _exclude_from_loss(gathered, batch.rows_here, output, here)
+            changes |= exclude_from_loss(gathered, batch.rows_here, output, here)
         return changes
 
     def counted(self, trainer: Any, gathered: Tensor) -> BatchCounts | None:
@@ -201,44 +206,3 @@ def _rewards(trainer: Any, arrays: Mapping[str, NDArray[np.float32]]) -> HostRew
         guarded = arrays["guarded"]
         guarded_total = settings.total_rewards(trainer, guarded)
     return HostRewards(total, settings.baselined_rewards(trainer, guarded, guarded_total))
-
-
-def _truncated(gathered: Tensor) -> Tensor:
-    """The truncated rows, (rows of all,) bool; none where the guard of any process failed."""
-    is_truncated = gathered[:, Column.OUTCOME] == Outcome.TRUNCATED
-    return is_truncated & ~gathered[:, Column.FAILED].any()
-
-
-def _exclude_from_loss(
-    gathered: Tensor, rows_here: Tensor, output: Mapping[str, Tensor], here: slice
-) -> dict[str, Tensor]:
-    """Loss mask, denominator and old log-probabilities as if the rows had never been sampled.
-
-    The completion mask stays, because attention must match the old log-probabilities. The loss
-    multiplies an excluded row's ratio by 0, which is NaN for an infinite ratio; an old
-    log-probability of 0 makes the ratio exp(log-probability), at most 1.
-    """
-    failed = gathered[:, Column.FAILED].any()
-    excluded = _truncated(gathered)
-    changes: dict[str, Tensor] = {}
-    if "num_items_in_batch" in output:
-        kept = gathered[:, Column.LOSS_TOKENS].masked_fill(excluded, 0).sum()
-        kept = kept.clamp(min=1)  # TRL before 1.9 divides by it unclamped
-        counted = output["num_items_in_batch"]
-        changes["num_items_in_batch"] = torch.where(failed, counted, kept.to(counted.dtype))
-    if not (rows_here[:, Column.OUTCOME] == Outcome.TRUNCATED).any():
-        return changes
-    row = excluded[here]
-    if "old_logps" in output:  # RLOO: the ratio of a whole row, and no loss mask of its own
-        changes["old_logps"] = output["old_logps"].masked_fill(row, 0.0)
-        return changes
-    row = row.unsqueeze(1)
-    if "tool_mask" in output:
-        changes["tool_mask"] = output["tool_mask"].masked_fill(row, 0)
-    else:
-        # Where TRL made no mask, it would be all ones. A view costs no memory.
-        mask = output["completion_mask"]
-        changes["tool_mask"] = (~row).to(mask.dtype).expand_as(mask)
-    if "old_per_token_logps" in output:
-        changes["old_per_token_logps"] = output["old_per_token_logps"].masked_fill(row, 0.0)
-    return changes

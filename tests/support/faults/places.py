@@ -1,6 +1,6 @@
 """Places where the guard can be made to fail, and the failures.
 
-The one idea: the faulty call is the one of the second generation batch, so that a guard that works
+The faulty call is the one of the second generation batch, so that a guard that works
 comes first and what is left of it comes after.
 """
 
