@@ -4,12 +4,18 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from support.distributed import Launch, Running, settle_down, start
 
 ON_TWO_PROCESSES = ("profile_rollouts", "raise_limit", "layouts", "sharded", "faults", "training")
 """Workers, each for the test file of its name; the last one leaves its process group in ruins."""
+
+# .ci/run asks for the thorough ones with --hypothesis-profile.
+hypothesis.settings.register_profile("quick", max_examples=20, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=100, deadline=None)
+hypothesis.settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -36,6 +36,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert loaded_by(code) == set()
 
 
+@pytest.mark.slow
 def test_the_test_above_would_see_it() -> None:
     loaded = loaded_by("from truncation_guard import TruncationGuardCallback")
     assert {"torch", "transformers"} <= loaded

@@ -159,7 +159,7 @@ def test_counts_cannot_be_changed() -> None:
         groups().worst = 3  # type: ignore[misc]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(
     histograms=st.lists(
         st.tuples(

@@ -283,7 +283,7 @@ def test_groups_that_straddle_two_processes_count_as_in_case_5() -> None:
     assert found["truncated_without_signal"] == 2
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(size=st.integers(1, 4), number=st.integers(1, 5), data=st.data())
 def test_the_figures_do_not_depend_on_how_the_rows_lie_over_processes(
     size: int, number: int, data: st.DataObject

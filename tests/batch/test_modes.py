@@ -95,7 +95,7 @@ def batches(draw: st.DrawFn, *, with_nan: bool = True) -> tuple[list[float], lis
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("mode", MODES)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(made=batches(), weight=WEIGHTS, reward=REWARDS)
 def test_it_is_what_a_slow_loop_over_the_groups_gives(
     mode: Any,
@@ -120,7 +120,7 @@ def test_it_is_what_a_slow_loop_over_the_groups_gives(
     assert advantages.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(made=batches(), scale=st.sampled_from(["group", "none"]))
 def test_exclude_equals_dropping_the_rows(
     made: tuple[list[float], list[bool], int], scale: Any
@@ -146,7 +146,7 @@ def test_exclude_equals_dropping_the_rows(
             assert advantages[kept].tolist() == pytest.approx(alone.tolist(), rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(made=batches(), mode=st.sampled_from(MODES), scale=st.sampled_from(SCALES), data=st.data())
 def test_permuting_whole_groups_permutes_the_result(
     made: tuple[list[float], list[bool], int], mode: Any, scale: Any, data: st.DataObject
@@ -168,7 +168,7 @@ def test_permuting_whole_groups_permutes_the_result(
     assert torch.equal(moved_keep, plain_keep[index])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(made=batches(), scale=st.sampled_from(SCALES))
 def test_downweight_with_weight_1_is_observe_bit_for_bit(
     made: tuple[list[float], list[bool], int], scale: Any
@@ -189,7 +189,7 @@ def test_downweight_with_weight_1_is_observe_bit_for_bit(
     assert torch.equal(weighted[1], observed[1])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(made=batches(with_nan=False), weight=WEIGHTS)
 def test_downweight_leaves_the_others_and_is_linear_in_the_weight(
     made: tuple[list[float], list[bool], int], weight: float
@@ -205,7 +205,7 @@ def test_downweight_leaves_the_others_and_is_linear_in_the_weight(
     assert keep.all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(made=batches(), mode=st.sampled_from(MODES), scale=st.sampled_from(SCALES))
 def test_without_truncated_rows_every_mode_is_observe_bit_for_bit(
     made: tuple[list[float], list[bool], int], mode: Any, scale: Any
@@ -219,7 +219,7 @@ def test_without_truncated_rows_every_mode_is_observe_bit_for_bit(
     assert observed[1].all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(made=batches(), scale=st.sampled_from(SCALES))
 def test_observe_does_not_look_at_truncation(
     made: tuple[list[float], list[bool], int], scale: Any
@@ -235,7 +235,7 @@ def test_observe_does_not_look_at_truncation(
     assert some[1].all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(made=batches())
 def test_an_unscorable_row_gets_0_in_every_mode_and_nothing_is_nan(
     made: tuple[list[float], list[bool], int],

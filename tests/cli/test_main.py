@@ -362,6 +362,7 @@ def test_a_broken_tokenizer_ends_in_one_line(
     assert error.startswith(f"truncation-guard: error: The tokenizer of {model} cannot be read: ")
 
 
+@pytest.mark.slow
 def test_a_console_of_another_encoding_gets_the_result_too(data: Path, model: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "truncation_guard", *arguments(data, model)],

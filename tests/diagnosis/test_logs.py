@@ -250,6 +250,7 @@ def test_the_shares_are_those_of_the_log(file: str, entries: int) -> None:
     assert cut.highest == max(ratios)
 
 
+@pytest.mark.slow
 def test_a_state_of_ten_thousand_entries(tmp_path: Path) -> None:
     """A tenth is cut all along; batches are few and small, so single entries scatter widely."""
     task = trl_logs.Task(0, 512, 300, 50, never=0.1, right=0.5)

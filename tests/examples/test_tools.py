@@ -35,6 +35,7 @@ def test_a_call_is_found_in_the_tokens() -> None:
     assert tools.add(**call["function"]["arguments"]) == 21
 
 
+@pytest.mark.slow
 def test_the_model_is_taught_what_the_assistant_writes_and_nothing_else() -> None:
     for batch in islice(tools.teaching_batches(TOKENIZER, seed=0), 3):
         for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):

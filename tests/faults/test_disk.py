@@ -85,6 +85,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_a_line(
     tmp_path: Path, on_a_good_disk: courses.Outcome, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,7 +49,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(torch.int32), other.view(torch.int32))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(batch=batches(), mode=st.sampled_from(MODES), loss=st.sampled_from(["dapo", "grpo"]))
 def test_nothing_depends_on_how_the_rows_lie_over_processes(
     batch: Batch, mode: str, loss: str
@@ -66,7 +66,7 @@ def test_nothing_depends_on_how_the_rows_lie_over_processes(
         assert (found.tokens, found.in_loss) == (one.tokens, one.in_loss)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(batch=batches())
 def test_the_counts_are_those_of_a_slow_loop(batch: Batch) -> None:
     (counts,) = through(batch, 1, mode="downweight").counts
@@ -85,7 +85,7 @@ def test_the_counts_are_those_of_a_slow_loop(batch: Batch) -> None:
     assert lengths == sorted(map(len, ended))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(batch=batches())
 def test_observe_changes_nothing(batch: Batch) -> None:
     """Invariant 1."""
@@ -94,7 +94,7 @@ def test_observe_changes_nothing(batch: Batch) -> None:
     assert same(found.rewards, torch.tensor(batch.rewards))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(
     batch=batches(cut=False), mode=st.sampled_from(MODES), loss=st.sampled_from(["dapo", "grpo"])
 )
@@ -108,7 +108,7 @@ def test_without_truncated_rows_no_mode_changes_a_bit(batch: Batch, mode: str, l
     assert all(found.in_loss)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(batch=batches(), loss=st.sampled_from(oracle.LOSSES))
 def test_exclude_is_the_kept_rows_alone(batch: Batch, loss: str) -> None:
     """Invariant 3: advantages, loss mask and denominator, with the losses that divide by rows."""
@@ -127,7 +127,7 @@ def test_exclude_is_the_kept_rows_alone(batch: Batch, loss: str) -> None:
     assert found.tokens == max(sum(len(row.tokens) for row in rows if row.kept), 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(batch=batches(), weight=st.floats(0.0, 1.0, width=32))
 def test_downweight_is_linear_in_the_weight(batch: Batch, weight: float) -> None:
     """Invariant 4, and the loss mask and its denominator stay."""
@@ -146,7 +146,7 @@ def test_downweight_is_linear_in_the_weight(batch: Batch, weight: float) -> None
     assert (some.tokens, some.in_loss) == (observed.tokens, observed.in_loss)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(batch=batches(), loss=st.sampled_from(oracle.LOSSES))
 def test_no_number_is_nan(batch: Batch, loss: str) -> None:
     for mode in MODES:

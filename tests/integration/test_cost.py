@@ -215,6 +215,7 @@ def test_a_gpu_is_waited_for_once_for_each_batch(
 class TestMemory:
     ROWS, LIMIT, WINDOW = 64, 300, 256
 
+    @pytest.mark.slow
     def test_does_not_grow_with_the_batches(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -34,6 +34,7 @@ def test_the_gradient_is_linear_in_the_weight(loss_type, beta, tmp_path):
     assert relative_error(none, full) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True], ids=["", "mask_truncated_completions"])
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "rloo"])
 def test_weight_one_is_observe(loss_type, masked, tmp_path):

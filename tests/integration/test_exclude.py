@@ -132,6 +132,7 @@ def test_a_batch_without_old_log_probabilities(loss_type, tmp_path):
     assert error(seen, rows, setting(loss_type, steps=1, micro_batches_per_step=4)) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss_type", ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "vespo", "sapo", "luspo"]
 )
@@ -152,6 +153,7 @@ def test_ratios_of_whole_sequences(loss_type, tmp_path):
         assert error(seen, rows, replace(wanted, level="token")) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
 @pytest.mark.parametrize("scale_rewards", ["group", "batch", "none"])
 @pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
@@ -192,6 +194,7 @@ def test_two_reward_functions_of_rloo(normalize, tmp_path):
     assert error(seen, rows, wanted) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss_type", "options"),
     [
@@ -222,6 +225,7 @@ def test_a_kl_term(loss_type, options, tmp_path):
     assert error(seen, rows, setting(loss_type)) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_only_tokens_of_the_model_count(loss_type, tmp_path, monkeypatch):
     """With a `rollout_func` and its `env_mask`, which RLOO does not have."""
@@ -246,6 +250,7 @@ def test_only_tokens_of_the_model_count(loss_type, tmp_path, monkeypatch):
     assert error(seen, [replace(row, counted=None) for row in rows], setting(loss_type)) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss_type", "options"),
     [
@@ -325,6 +330,7 @@ def test_nothing_but_truncated_rows(loss_type, tmp_path):
     assert seen.outputs[0]["advantages"].tolist() == [0.0] * 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("loss_type", LOSSES_BY_KIND)
 def test_an_abandoned_row_leaves_loss_and_gradient_alone(loss_type, masked, tmp_path):

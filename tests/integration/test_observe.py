@@ -171,6 +171,7 @@ def test_the_same_batch_with_truncation_trains_differently_in_every_other_mode(t
         assert {"log", "gradients", "weights"} <= set(changed), mode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
 @pytest.mark.parametrize("generations", [1, 4])
@@ -230,6 +231,7 @@ def test_evaluation_is_only_measured(algorithm, mode, generations, tmp_path):
     assert [e["truncated"] for e in recorded(tmp_path, "eval")] == [4] * generations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_training_goes_on_guarded_after_an_evaluation(mode, tmp_path):
     """An evaluation before and between the batches takes nothing from the batches of training."""

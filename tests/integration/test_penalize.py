@@ -115,6 +115,7 @@ def test_it_trains_like_trl_with_bounded_rewards(aggregation, scale_rewards, tmp
     assert torch.equal(guarded.gradient, plain.gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "rloo"])
 @pytest.mark.parametrize("mode", MODES)
 def test_trls_table_shows_the_advantages_that_are_used(mode, loss_type, tmp_path):
@@ -141,6 +142,7 @@ def test_the_completions_on_disk_show_the_advantages_that_are_used(tmp_path):
     assert table["advantage"].to_pylist() == pytest.approx([0.7070, -0.7070, 0.0, 0.0], abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "rloo"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("who", ["a terminated row", "a truncated row", "every row"])

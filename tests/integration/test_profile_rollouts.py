@@ -158,6 +158,7 @@ class TestTrainingIsBitForBitWhatItWouldHaveBeen:
             assert same(runs[0][0], run[0]) == []
             assert runs[0][1] == run[1]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "settings",
         [
@@ -181,15 +182,18 @@ class TestTrainingIsBitForBitWhatItWouldHaveBeen:
         moments = ["before", "on_train_begin", "on_step_end", "between"]
         self.check(tmp_path, algorithm, moments, settings)
 
+    @pytest.mark.slow
     def test_with_dropout(self, tmp_path):
         self.check(tmp_path, "grpo", ["before", "on_step_end"], {}, model_with_dropout)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("shuffles", [False, True])
     def test_with_a_stream(self, tmp_path, shuffles):
         settings = {"shuffle_dataset": shuffles, "max_steps": 3}
         moments = ["before", "on_step_end", "between"]
         self.check(tmp_path, "grpo", moments, settings, data=lambda: WORDS.to_iterable_dataset())
 
+    @pytest.mark.slow
     def test_with_a_dynamic_position_embedding_that_has_seen_longer_sequences(self, tmp_path):
         def make():
             config = tiny.model().config

@@ -151,6 +151,7 @@ def test_where_a_raise_lets_nothing_more_end_it_was_the_last(
     )
 
 
+@pytest.mark.slow
 def test_nothing_is_raised_where_nothing_is_truncated(tmp_path: Path) -> None:
     made = trainer(tmp_path, guard=guard(), max_steps=40)
     calls = write(made, [needs(10)])
@@ -158,6 +159,7 @@ def test_nothing_is_raised_where_nothing_is_truncated(tmp_path: Path) -> None:
     assert limits(calls) == [16]
 
 
+@pytest.mark.slow
 def test_an_evaluation_between_a_decision_and_its_raise_keeps_the_limit(tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 18}
     args = tiny.config(tmp_path, max_completion_length=16, **settings)
@@ -172,6 +174,7 @@ def test_an_evaluation_between_a_decision_and_its_raise_keeps_the_limit(tmp_path
     assert {limit for _, limit in calls[place:]} == {32}
 
 
+@pytest.mark.slow
 def test_evaluation_does_not_count(tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1}
     args = tiny.config(tmp_path, max_completion_length=16, max_steps=20, **settings)
@@ -231,6 +234,7 @@ class Gradients:
         ]
 
 
+@pytest.mark.slow
 def test_dr_grpo_keeps_the_scale_of_its_loss(tmp_path: Path) -> None:
     rows = [tiny.T8, tiny.E3, [5, 1], tiny.T8, [7, 1], tiny.T8, tiny.E3, [6, 1]]
 
@@ -311,6 +315,7 @@ def test_a_raised_tool_budget_stays_where_the_guard_is_removed(tmp_path: Path) -
     assert get_limit(made) == made.max_completion_length == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["train", "eval", "eval by name", "eval, a stream"])
 def test_the_longest_prompt_of_the_data_keeps_its_room(where: str, tmp_path: Path) -> None:
     """It comes last: what was seen before says nothing of it."""
@@ -347,6 +352,7 @@ def test_the_longest_prompt_of_the_data_keeps_its_room(where: str, tmp_path: Pat
     assert limits(calls) == [16, 24]  # 64 - 40
 
 
+@pytest.mark.slow
 def test_a_limit_lowered_by_hand_gets_another_chance(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -365,6 +371,7 @@ def test_a_limit_lowered_by_hand_gets_another_chance(
     assert lines(caplog, "not-length") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [16, 17])
 def test_a_raise_that_is_coming_does_not_undo_a_lower_limit(step: int, tmp_path: Path) -> None:
     class Lower(TrainerCallback):
@@ -379,6 +386,7 @@ def test_a_raise_that_is_coming_does_not_undo_a_lower_limit(step: int, tmp_path:
     assert limits(calls) == [16, 12]
 
 
+@pytest.mark.slow
 def test_where_there_was_no_room_other_data_may_have_it(tmp_path: Path) -> None:
     settings = {"max_completion_length": 16, "max_steps": 20, "learning_rate": 1e-4}
     saving = settings | {"save_strategy": "steps", "save_steps": 20}
@@ -408,6 +416,7 @@ def test_a_copied_trainer_has_rollouts_of_its_own(copied: Any, tmp_path: Path) -
     assert "truncation_guard/limit" in other.state.log_history[0]
 
 
+@pytest.mark.slow
 def test_the_record_of_a_resume_begins_at_the_raised_limit(tmp_path: Path) -> None:
     settings = {"max_steps": 30, "save_strategy": "steps", "save_steps": 30}
     made = trainer(tmp_path, guard=guard(), **settings)

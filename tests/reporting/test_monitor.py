@@ -648,7 +648,7 @@ def test_the_lengths_of_the_window_are_those_of_its_batches() -> None:
     assert said(finding).window == LengthHistogram({7: 31, 8: 60}, {50: 2, 256: 3})
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(
     size=st.integers(1, 200),
     sizes=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=20),
@@ -682,7 +682,7 @@ def through_json(state: dict[str, Any]) -> dict[str, Any]:
     return restored
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(
     history=st.lists(
         st.tuples(st.integers(0, 32), st.integers(0, 8), st.integers(0, 12), st.booleans()),

@@ -365,6 +365,7 @@ def test_a_bar_after_an_open_brace_still_tells_the_step(tmp_path: Path) -> None:
     assert [entry.step for entry in read(tmp_path, steps).training] == [1.0, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["{", "{'a", '{ "', "{\n", "{'\n", "}", "{'reward\n", "{}" * 50])
 def test_the_time_for_a_log_grows_with_its_length_alone(tmp_path: Path, noise: str) -> None:
     """Ten times the text in much less than a hundred times the time."""
