@@ -13,13 +13,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.fault_marks import outside_barrier, unswept
 from truncation_guard.guard import checkpoint
+from truncation_guard.guard.batch_stages import BatchStages
 from truncation_guard.guard.fault_barrier import FaultBarrier
-from truncation_guard.guard.stages import BatchStages
+from truncation_guard.marks_for_tests import outside_barrier, unswept
 from truncation_guard.options import GuardOptions, Mode
 from truncation_guard.preflight import raise_limit_to, subclasses
-from truncation_guard.preflight.configuration import check_setup, soft_punishment_findings
+from truncation_guard.preflight.config_checks import check_setup, soft_punishment_findings
 from truncation_guard.reporting.metrics import batch_metrics
 from truncation_guard.reporting.reporter import Reporter
 from truncation_guard.trainer import hooks, processes, settings

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from truncation_guard.checks import check_positive, check_share, is_integer, is_number
+from truncation_guard.argument_checks import check_positive, check_share, is_integer, is_number
 
 Mode = Literal["observe", "downweight", "exclude", "penalize"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.fault_marks import unswept
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.quantiles import CensoredLengths
+from truncation_guard.marks_for_tests import unswept
 
 FILE_NAME = "truncation_guard.jsonl"
 _MOST_BINS = 256

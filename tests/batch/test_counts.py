@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.batches import batch, groups
 
+from truncation_guard.batch.completion_row import (
+    NOT_SEARCHED,
+    Cause,
+    Column,
+    GenerationRules,
+    Outcome,
+)
 from truncation_guard.batch.counts import BatchCounts, HostRewards, count_batch
-from truncation_guard.batch.rows import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
 from truncation_guard.lengths.histogram import LengthHistogram
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from truncation_guard import guard_advantages
+from truncation_guard.batch.completion_row import Column, GenerationRules, Outcome
 from truncation_guard.batch.groups import GroupCounts, count_groups, uniform_groups
 from truncation_guard.batch.outcomes import describe_completions, failed_rows
-from truncation_guard.batch.rows import Column, GenerationRules, Outcome
 
 T8 = [5, 6, 7, 8, 9, 10, 11, 12]
 E3 = [5, 6, 1]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from truncation_guard import detect_truncated
-from truncation_guard.batch.outcomes import describe_completions, failed_rows
-from truncation_guard.batch.rows import (
+from truncation_guard.batch.completion_row import (
     NOT_FOUND,
     NOT_SEARCHED,
     Cause,
@@ -20,6 +19,7 @@ from truncation_guard.batch.rows import (
     GenerationRules,
     Outcome,
 )
+from truncation_guard.batch.outcomes import describe_completions, failed_rows
 
 PAD, EOS, EOT = 0, 1, 2
 T8 = [5, 6, 7, 8, 9, 10, 11, 12]

@@ -10,7 +10,7 @@ import pytest
 from support.log_entries import FLAT, LIMIT, RISES, answer, entries, found, trace, verdict
 
 from truncation_guard import LengthSample
-from truncation_guard.diagnosis.measures import measure
+from truncation_guard.diagnosis.measurements import measure
 from truncation_guard.diagnosis.run import LogEntry, RunTrace
 from truncation_guard.diagnosis.wording.phrases import share_text
 

@@ -14,7 +14,7 @@ from truncation_guard.diagnosis.limit_history import (
     settle_limits,
     settle_logged_limits,
 )
-from truncation_guard.diagnosis.measures import measure
+from truncation_guard.diagnosis.measurements import measure
 from truncation_guard.diagnosis.readers.trl_metrics import to_entry
 from truncation_guard.diagnosis.run import LogEntry, RunTrace
 from truncation_guard.diagnosis.truncated_share import truncated_share

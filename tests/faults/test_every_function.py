@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sweep
 WORKER = "sweep.py"
 BEFORE_ROLLOUTS = {f"{CALLBACK}.{name}" for name in ("__init__", "on_init_end", "on_train_begin")}
 """What is refused is refused in these, so that not all of it is contained."""
-FOR_EVERYBODY = ("checks.", "fault_marks.", "lengths.")
+FOR_EVERYBODY = ("argument_checks.", "marks_for_tests.", "lengths.")
 """Of these, which profiles and diagnoses use as well, a training need not call everything."""
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from truncation_guard.batch.rows import Column
+from truncation_guard.batch.completion_row import Column
 from truncation_guard.guard.fault_barrier import FaultBarrier
 
 PROMPTS = ["a", "b"]

@@ -19,7 +19,7 @@ from support import chats, tiny
 from transformers import TrainerCallback
 from trl.rewards import get_soft_overlong_punishment
 
-from truncation_guard.preflight.configuration import check_setup
+from truncation_guard.preflight.config_checks import check_setup
 from truncation_guard.trainer.hooks import find_trainer
 
 MODES = ("observe", "downweight", "exclude", "penalize")

@@ -6,7 +6,7 @@ from typing import Any
 
 from truncation_guard.diagnosis.checklist import find_all
 from truncation_guard.diagnosis.finding import Finding
-from truncation_guard.diagnosis.measures import measure
+from truncation_guard.diagnosis.measurements import measure
 from truncation_guard.diagnosis.run import LogEntry, RunTrace
 from truncation_guard.diagnosis.verdict import judge
 

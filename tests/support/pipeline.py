@@ -21,7 +21,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.guard.stages import BatchStages
+from truncation_guard.guard.batch_stages import BatchStages
 from truncation_guard.options import GuardOptions
 
 LIMIT = 8

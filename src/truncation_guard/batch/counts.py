@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from truncation_guard.batch.completion_row import (
+    NOT_SEARCHED,
+    Cause,
+    Column,
+    GenerationRules,
+    Outcome,
+)
 from truncation_guard.batch.groups import GroupCounts, count_groups, known, uniform_groups
-from truncation_guard.batch.rows import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
 from truncation_guard.lengths.histogram import LengthHistogram, add_up
 
 _Integers = NDArray[np.int64]

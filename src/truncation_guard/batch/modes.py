@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from truncation_guard.batch.rows import Column, Outcome
+from truncation_guard.batch.completion_row import Column, Outcome
 from truncation_guard.options import Mode, check_mode_arguments
 
 _STD_EPSILON = 1e-4

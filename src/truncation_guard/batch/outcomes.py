@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncation_guard.batch.rows import (
+from truncation_guard.batch.completion_row import (
     NOT_FOUND,
     NOT_SEARCHED,
     Cause,
@@ -16,7 +16,7 @@ from truncation_guard.batch.rows import (
     GenerationRules,
     Outcome,
 )
-from truncation_guard.fault_marks import outside_barrier
+from truncation_guard.marks_for_tests import outside_barrier
 
 _Integers = NDArray[np.int64]
 

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from truncation_guard.diagnosis.diagnose import diagnose
 
     if options.plot is not None:
-        from truncation_guard.pictures import check_picture
+        from truncation_guard.picture_check import check_picture
 
         check_picture(Path(options.plot))
     diagnosis = diagnose(options.path)

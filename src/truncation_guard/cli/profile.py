@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-_SPLIT = "train"
-_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+from truncation_guard.cli.load_dataset import DEFAULT_SPLIT, load_dataset_argument
 
 
 def add_profile_command(subparsers: Any) -> None:
@@ -28,7 +27,7 @@ def add_profile_command(subparsers: Any) -> None:
         "such files or of a data set saved to disk",
     )
     add("dataset_config", help="name of its configuration, where it has several")
-    add("dataset_train_split", default=_SPLIT, help="its split (default: train)")
+    add("dataset_train_split", default=DEFAULT_SPLIT, help="its split (default: train)")
     add("model_name_or_path", required=True, help="whose tokenizer counts: a name or a folder")
     parser.add_argument("--column", help="column of the answers (default: found by its name)")
     parser.add_argument(
@@ -63,18 +62,20 @@ def run(options: argparse.Namespace) -> int:
         ValueError: for what cannot be read, and for options out of range.
         ImportError: for a plot without matplotlib.
     """
-    from truncation_guard.checks import check_positive, check_share
+    from truncation_guard.argument_checks import check_positive, check_share
 
     check_share("coverage", options.coverage)
     check_positive("multiple_of", options.multiple_of, "1 for no rounding")
     if options.plot is not None:
-        from truncation_guard.pictures import check_picture
+        from truncation_guard.picture_check import check_picture
 
         check_picture(Path(options.plot))
 
     from truncation_guard.profiling.dataset.profile_dataset import profile_dataset
 
-    dataset = _load(options.dataset_name, options.dataset_config, options.dataset_train_split)
+    dataset = load_dataset_argument(
+        options.dataset_name, options.dataset_config, options.dataset_train_split
+    )
     tokenizer = _tokenizer(options.model_name_or_path)
     context_window = options.context_window
     if context_window is None:
@@ -96,51 +97,6 @@ def run(options: argparse.Namespace) -> int:
     print(profile.to_text(options.coverage, options.multiple_of))  # noqa: T201
     print(f"\nmax_completion_length: {limit}")  # noqa: T201
     return 0
-
-
-def _load(name: str, config: str | None, split: str) -> Any:
-    """The data set.
-
-    Raises:
-        ValueError: naming what could not be read.
-    """
-    from datasets import load_dataset, load_from_disk
-
-    path = Path(name)
-    if path.is_file() or path.suffix.lower() in _FORMATS:
-        _check_file(path, config, split)
-    try:
-        if path.is_file():
-            kind = _FORMATS[path.suffix.lower()]
-            return load_dataset(kind, data_files={split: str(path)}, split=split)
-        if not any((path / name).exists() for name in ("dataset_dict.json", "state.json")):
-            return load_dataset(name, config, split=split)
-        saved = load_from_disk(name)
-    except Exception as error:  # whatever the reader of a format raises: StopIteration, too
-        cause = error.__cause__ or error
-        raise ValueError(f"{name} cannot be read: {str(cause) or 'it is empty'}") from error
-    return _one_split(name, saved, split)
-
-
-def _check_file(path: Path, config: str | None, split: str) -> None:
-    if not path.exists():
-        raise ValueError(f"{path} does not exist.")
-    if path.suffix.lower() not in _FORMATS:
-        raise ValueError(
-            f"{path} is not a file that can be read. Pass one of {', '.join(_FORMATS)}, a folder, "
-            "or a name on the hub."
-        )
-    if config is not None or split != _SPLIT:
-        what = f"configuration {config!r}" if config is not None else f"split {split!r}"
-        raise ValueError(f"{path} is a single file, which has no {what}. Leave the option out.")
-
-
-def _one_split(name: str, saved: Any, split: str) -> Any:
-    if not isinstance(saved, dict):
-        return saved
-    if split not in saved:
-        raise ValueError(f"{name} has no split {split!r}; it has {', '.join(saved)}.")
-    return saved[split]
 
 
 def _tokenizer(model: str) -> Any:

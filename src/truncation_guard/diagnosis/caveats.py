@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from truncation_guard.diagnosis.finding import Finding, Severity
 from truncation_guard.diagnosis.limit_history import phases
-from truncation_guard.diagnosis.measures import CLEAR, MUCH, NOTABLE, Measures
+from truncation_guard.diagnosis.measurements import CLEAR, MUCH, NOTABLE, Measures
 from truncation_guard.diagnosis.run import NEARLY_ALL, RunTrace
 from truncation_guard.diagnosis.wording.by_code import word
 

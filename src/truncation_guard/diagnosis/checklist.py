@@ -5,7 +5,7 @@ Where the figures do not tell, the answer is `unknown`. `wording` has the texts.
 
 from truncation_guard.diagnosis.caveats import find_caveats
 from truncation_guard.diagnosis.finding import Evidence, Finding, Severity
-from truncation_guard.diagnosis.measures import MUCH, NOTABLE, Measures
+from truncation_guard.diagnosis.measurements import MUCH, NOTABLE, Measures
 from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.wording.by_code import word
 from truncation_guard.diagnosis.wording.phrases import TRL_DEFAULTS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from truncation_guard.diagnosis import report
 from truncation_guard.diagnosis.checklist import find_all
 from truncation_guard.diagnosis.finding import Finding
-from truncation_guard.diagnosis.measures import Measures, measure
+from truncation_guard.diagnosis.measurements import Measures, measure
 from truncation_guard.diagnosis.readers.source_choice import read_run
 from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.truncated_share import drop_masked_lengths

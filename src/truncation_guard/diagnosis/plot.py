@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from truncation_guard.diagnosis.limit_history import LastLimit
-from truncation_guard.diagnosis.measures import Measures
+from truncation_guard.diagnosis.measurements import Measures
 from truncation_guard.diagnosis.run import Figure, LogEntry, RunTrace
 from truncation_guard.diagnosis.truncated_share import truncated_share
 from truncation_guard.diagnosis.verdict import RunVerdict
-from truncation_guard.pictures import import_figure
+from truncation_guard.picture_check import import_figure
 
 _SQUARES = {"marker": "s", "linestyle": "", "color": "black", "markerfacecolor": "white"}
 _MOST_POINTS = 1000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from truncation_guard.diagnosis.finding import Finding
 from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.verdict import RunVerdict
-from truncation_guard.rendering import plain_lines
+from truncation_guard.rich_text import plain_lines
 
 if TYPE_CHECKING:
     from rich.console import Group

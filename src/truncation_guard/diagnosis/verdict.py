@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from truncation_guard.diagnosis.finding import Finding
-from truncation_guard.diagnosis.measures import MUCH, NOTABLE, Course, Measures
+from truncation_guard.diagnosis.measurements import MUCH, NOTABLE, Course, Measures
 from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.wording.phrases import (
     TOKENS_OF_AN_ENVIRONMENT,

@@ -3,8 +3,8 @@
 import json
 from typing import Any, cast
 
-from truncation_guard.fault_marks import outside_barrier
-from truncation_guard.log import PREFIX, logger
+from truncation_guard.logger import PREFIX, logger
+from truncation_guard.marks_for_tests import outside_barrier
 from truncation_guard.reporting.reporter import Reporter
 
 

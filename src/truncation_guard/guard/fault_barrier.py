@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from truncation_guard.batch.completion_row import Column
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.batch.outcomes import failed_rows
-from truncation_guard.batch.rows import Column
-from truncation_guard.fault_marks import outside_barrier, unswept
+from truncation_guard.guard.batch_stages import BatchStages
 from truncation_guard.guard.limit_agreement import LimitAgreement, restore_limit
-from truncation_guard.guard.stages import BatchStages
-from truncation_guard.log import PREFIX, logger
+from truncation_guard.logger import PREFIX, logger
+from truncation_guard.marks_for_tests import outside_barrier, unswept
 
 T = TypeVar("T")
 

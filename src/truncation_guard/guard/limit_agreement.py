@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from truncation_guard.batch.rows import Column
-from truncation_guard.fault_marks import outside_barrier, unswept
-from truncation_guard.log import PREFIX, logger
+from truncation_guard.batch.completion_row import Column
+from truncation_guard.logger import PREFIX, logger
+from truncation_guard.marks_for_tests import outside_barrier, unswept
 from truncation_guard.trainer.limit import get_limit, raise_limit
 
 

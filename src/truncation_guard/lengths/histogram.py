@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from truncation_guard.checks import is_integer
+from truncation_guard.argument_checks import is_integer
 
 Key = TypeVar("Key")
 

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from truncation_guard.checks import check_share, is_integer
+from truncation_guard.argument_checks import check_share, is_integer
 from truncation_guard.lengths.histogram import LengthHistogram
 
 _ROUNDING = 1e-9

@@ -6,7 +6,7 @@ A limit without its reason looks as certain as any other, so the two go together
 from dataclasses import dataclass
 from typing import Literal
 
-from truncation_guard.checks import check_positive, check_share
+from truncation_guard.argument_checks import check_positive, check_share
 from truncation_guard.lengths.extrapolation import find_plateau, quantile_range
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.quantiles import CensoredLengths

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Self, cast
 
-from truncation_guard.checks import is_integer, truth_values, whole_numbers
+from truncation_guard.argument_checks import is_integer, truth_values, whole_numbers
 from truncation_guard.lengths.extrapolation import Plateau, find_plateau, quantile_range
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.quantiles import CensoredLengths

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from truncation_guard.fault_marks import contains_faults
-from truncation_guard.log import logger
+from truncation_guard.logger import logger
+from truncation_guard.marks_for_tests import contains_faults
 from truncation_guard.reporting.limit_raiser import least_raise
 from truncation_guard.reporting.setup_finding import SetupFinding
 from truncation_guard.trainer.context_window import get_context_window

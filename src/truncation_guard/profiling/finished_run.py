@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from truncation_guard.checks import check_positive, is_integer
+from truncation_guard.argument_checks import check_positive, is_integer
 from truncation_guard.completions_tables import find_tables, reading
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample

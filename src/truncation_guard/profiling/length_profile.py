@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from truncation_guard.checks import check_positive
+from truncation_guard.argument_checks import check_positive
 from truncation_guard.lengths.histogram import Bin
 from truncation_guard.lengths.recommendation import LimitRecommendation
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling.limit_cost import LimitCost, limit_costs, telling_limits
-from truncation_guard.profiling.tables import render
-from truncation_guard.rendering import plain_lines
+from truncation_guard.profiling.printed_tables import render
+from truncation_guard.rich_text import plain_lines
 from truncation_guard.shares import percent
 
 if TYPE_CHECKING:

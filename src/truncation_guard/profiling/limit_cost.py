@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from truncation_guard.checks import check_positive
+from truncation_guard.argument_checks import check_positive
 from truncation_guard.lengths.recommendation import round_up
 from truncation_guard.lengths.sample import LengthSample
 

@@ -6,7 +6,7 @@ from typing import Any
 from truncation_guard.lengths.histogram import Bin
 from truncation_guard.lengths.recommendation import LimitRecommendation
 from truncation_guard.lengths.sample import LengthSample
-from truncation_guard.pictures import import_figure
+from truncation_guard.picture_check import import_figure
 from truncation_guard.shares import percent
 
 _BINS = 40

@@ -10,10 +10,10 @@ from typing import Any
 
 from truncation_guard import record
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.fault_marks import contains_faults
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import advise
-from truncation_guard.log import PREFIX, logger
+from truncation_guard.logger import PREFIX, logger
+from truncation_guard.marks_for_tests import contains_faults
 from truncation_guard.options import GuardOptions, Mode
 from truncation_guard.reporting import warn_lines
 from truncation_guard.reporting.limit_raiser import LimitDecision, LimitRaiser

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from truncation_guard.batch.counts import BatchCounts
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.recommendation import LimitAdvice
-from truncation_guard.log import PREFIX
+from truncation_guard.logger import PREFIX
 from truncation_guard.options import Mode
-from truncation_guard.reporting import wording
+from truncation_guard.reporting import facts_and_remedies
 from truncation_guard.reporting.limit_raiser import LimitDecision
 from truncation_guard.reporting.monitor import TruncationFinding
 from truncation_guard.shares import percent
@@ -40,8 +40,8 @@ def warn_line(
     counts = finding.counts
     effect = "evaluation is only measured"
     if counts.training:
-        effect = wording.effect(mode, truncated_weight, truncated_reward)
-    fact, remedy = wording.truncation(finding, effect)
+        effect = facts_and_remedies.effect(mode, truncated_weight, truncated_reward)
+    fact, remedy = facts_and_remedies.truncation(finding, effect)
     return plain_warn_line(finding.code, counts.step, mode, _figures(finding), fact, remedy)
 
 
@@ -53,7 +53,7 @@ def limit_line(decision: LimitDecision, counts: BatchCounts, mode: Mode) -> str:
     figures["window_share"] = _figure(decision.newer.share)
     figures["window_completions"] = decision.earlier.completions + decision.newer.completions
     code = "not-length" if decision.after is None else "limit-raised"
-    fact, remedy = wording.limit_decision(decision, counts.limit_name)
+    fact, remedy = facts_and_remedies.limit_decision(decision, counts.limit_name)
     return plain_warn_line(code, counts.step, mode, figures, fact, remedy)
 
 
@@ -75,7 +75,7 @@ def summary_line(total: BatchCounts, step: int, advice: LimitAdvice | None) -> s
     if groups.without_signal is not None:
         parts.append(f"groups without signal: {groups.without_signal}")
     if advice is not None:
-        parts.append(wording.quantile_fact(advice))
+        parts.append(facts_and_remedies.quantile_fact(advice))
     return ", ".join(parts)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from truncation_guard.batch.counts import BatchCounts
-from truncation_guard.fault_marks import outside_barrier, unswept
+from truncation_guard.marks_for_tests import outside_barrier, unswept
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer.limit import tool_budget
 from truncation_guard.trainer.versions import WRAPPED_METHODS, check_supported, is_gmpo, is_grpo

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from truncation_guard.checks import check_positive, is_integer
-from truncation_guard.fault_marks import outside_barrier
+from truncation_guard.argument_checks import check_positive, is_integer
+from truncation_guard.marks_for_tests import outside_barrier
 from truncation_guard.trainer.context_window import get_context_window, max_length, max_new_tokens
 from truncation_guard.trainer.versions import check_supported, is_gmpo
 

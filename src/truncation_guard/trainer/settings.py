@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from truncation_guard.batch.rows import GenerationRules
+from truncation_guard.batch.completion_row import GenerationRules
 from truncation_guard.trainer.context_window import get_context_window, stops_at_window
 from truncation_guard.trainer.end_of_turn import end_of_turn_tokens
 from truncation_guard.trainer.limit import get_limit, get_row_limit, limit_name

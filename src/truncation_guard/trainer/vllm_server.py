@@ -10,7 +10,7 @@ from http.client import HTTPException
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from truncation_guard.fault_marks import unswept
+from truncation_guard.marks_for_tests import unswept
 
 _TIMEOUT_SECONDS = 10
 _logger = logging.getLogger(__name__)

@@ -78,7 +78,7 @@ def functions() -> dict[str, FunctionType]:
 
 @cache
 def marked(mark: str) -> frozenset[str]:
-    """The functions with this mark of `truncation_guard.fault_marks`."""
+    """The functions with this mark of `truncation_guard.marks_for_tests`."""
     return frozenset(n for n, f in functions().items() if mark in vars(f).get("fault_marks", ()))
 
 

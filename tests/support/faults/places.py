@@ -18,7 +18,7 @@ from support.faults.injecting import Fault, hangs, raises
 
 from truncation_guard import TruncationGuardCallback, callback, record
 from truncation_guard.batch import counts
-from truncation_guard.guard import stages
+from truncation_guard.guard import batch_stages
 from truncation_guard.reporting import monitor, reporter, warn_lines
 from truncation_guard.trainer import settings
 
@@ -40,24 +40,24 @@ PREFLIGHT = int(canned.RANK == 0)
 """Calls by the check of the set-up, which one process makes."""
 BEFORE_THE_COLLECTIVE = {
     # `tiny.capture` is a wrapper around the guard's, which gets another one: two calls each time.
-    "begin": Point(stages.BatchStages, "begin", calls_before=1),
-    "generated": Point(stages.BatchStages, "generated"),
+    "begin": Point(batch_stages.BatchStages, "begin", calls_before=1),
+    "generated": Point(batch_stages.BatchStages, "generated"),
     "generation_rules": Point(settings, "generation_rules", PREFLIGHT),
     "get_num_generations": Point(settings, "get_num_generations", PREFLIGHT),
-    "describe_completions": Point(stages, "describe_completions"),
+    "describe_completions": Point(batch_stages, "describe_completions"),
     "masked_by_trainer": Point(settings, "masked_by_trainer"),
 }
 BEFORE_THE_ADVANTAGES = {
-    "rewarded": Point(stages.BatchStages, "rewarded"),
-    "the mode's rewards": Point(stages, "guard_rewards"),
-    "advantage_weights": Point(stages, "advantage_weights"),
+    "rewarded": Point(batch_stages.BatchStages, "rewarded"),
+    "the mode's rewards": Point(batch_stages, "guard_rewards"),
+    "advantage_weights": Point(batch_stages, "advantage_weights"),
     "loss_divides_by_rows": Point(settings, "loss_divides_by_rows"),
-    "scored": Point(stages.BatchStages, "scored"),
+    "scored": Point(batch_stages.BatchStages, "scored"),
 }
 BEFORE_THE_METRICS = {
-    "counted": Point(stages.BatchStages, "counted"),
+    "counted": Point(batch_stages.BatchStages, "counted"),
     "logged_advantages": Point(settings, "logged_advantages"),
-    "to_host": Point(stages, "to_host"),
+    "to_host": Point(batch_stages, "to_host"),
     "count_groups": Point(counts, "count_groups"),
     "replace_logged_advantages": Point(settings, "replace_logged_advantages"),
     "batch_metrics": Point(callback, "batch_metrics"),

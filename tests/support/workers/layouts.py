@@ -69,6 +69,6 @@ def scenarios() -> None:
     scenario("everything", lambda: train("everything"))
     scenario("one-sided", lambda: train("one-sided", batches=courses.ONE_SIDED))
     for stage in places.STAGES[:2]:
-        name = f"guard.stages.BatchStages.{stage}"
+        name = f"guard.batch_stages.BatchStages.{stage}"
         scenario(f"{stage} fails", lambda name=name: fault_on_the_last(name, 1))
     scenario("uneven", uneven)

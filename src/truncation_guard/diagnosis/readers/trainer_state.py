@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from truncation_guard.diagnosis.limit_history import settle_logged_limits
-from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
+from truncation_guard.diagnosis.readers.logged_restarts import drop_what_was_done_again
 from truncation_guard.diagnosis.readers.trl_metrics import to_entry
 from truncation_guard.diagnosis.run import LogEntry, RunTrace
 

@@ -16,7 +16,7 @@ from typing import Any
 from truncation_guard.diagnosis.assumed_limit import doubtful_lengths
 from truncation_guard.diagnosis.limit_history import settle_logged_limits
 from truncation_guard.diagnosis.readers.log_scanner import Piece, pieces
-from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
+from truncation_guard.diagnosis.readers.logged_restarts import drop_what_was_done_again
 from truncation_guard.diagnosis.readers.trl_metrics import number, to_entry
 from truncation_guard.diagnosis.run import LogEntry, RunTrace
 

@@ -6,10 +6,10 @@ Nothing is kept of a batch of rows but how often each length came up.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from truncation_guard.checks import check_positive, is_integer
+from truncation_guard.argument_checks import check_positive, is_integer
 from truncation_guard.lengths.histogram import LengthHistogram
 from truncation_guard.lengths.sample import LengthSample
-from truncation_guard.log import PREFIX, logger
+from truncation_guard.logger import PREFIX, logger
 from truncation_guard.profiling.dataset.answer_column import (
     ANSWER_COLUMNS,
     check_column,
@@ -20,7 +20,7 @@ from truncation_guard.profiling.dataset.answer_column import (
     listed,
 )
 from truncation_guard.profiling.dataset.answer_tokens import AnswerCounter, AnswerCounts
-from truncation_guard.profiling.dataset.rows import EMPTY, Rows, open_rows
+from truncation_guard.profiling.dataset.row_reader import EMPTY, Rows, open_rows
 from truncation_guard.profiling.length_profile import LengthProfile
 
 _FINAL_ANSWER_TOKENS = 16

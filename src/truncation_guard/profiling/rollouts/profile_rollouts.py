@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truncation_guard.argument_checks import check_positive, is_integer
+from truncation_guard.batch.completion_row import Column, GenerationRules
 from truncation_guard.batch.counts import length_histogram
 from truncation_guard.batch.outcomes import describe_completions
-from truncation_guard.batch.rows import Column, GenerationRules
-from truncation_guard.checks import check_positive, is_integer
 from truncation_guard.lengths.sample import LengthSample
 from truncation_guard.profiling.length_profile import LengthProfile
-from truncation_guard.profiling.rollouts.notes import rollout_notes
-from truncation_guard.profiling.rollouts.prompts import draw_prompts
+from truncation_guard.profiling.rollouts.profile_notes import rollout_notes
+from truncation_guard.profiling.rollouts.prompt_draw import draw_prompts
 from truncation_guard.trainer import sampling, settings, versions
 from truncation_guard.trainer.limit import get_limit, temporary_limit
 from truncation_guard.trainer.sampling import Row

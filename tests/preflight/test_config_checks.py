@@ -13,7 +13,7 @@ from support.stand_ins import stand_in, vllm
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.rewards import get_soft_overlong_punishment
 
-from truncation_guard.preflight.configuration import check_setup, soft_punishment_findings
+from truncation_guard.preflight.config_checks import check_setup, soft_punishment_findings
 from truncation_guard.reporting.setup_finding import SetupFinding
 
 MODES = ("observe", "downweight", "exclude", "penalize")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from truncation_guard.batch.host import to_host
+from truncation_guard.batch.host_transfer import to_host
 
 
 def test_each_tensor_comes_back_by_its_name_in_its_shape() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from truncation_guard.fault_marks import contains_faults
-from truncation_guard.log import PREFIX, logger
+from truncation_guard.logger import PREFIX, logger
+from truncation_guard.marks_for_tests import contains_faults
 from truncation_guard.options import Mode
 from truncation_guard.preflight.soft_punishment import misfit, soft_punishments
 from truncation_guard.reporting.setup_finding import SetupFinding

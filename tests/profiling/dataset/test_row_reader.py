@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 from support.chats import assistant, user
 
-from truncation_guard.profiling.dataset.rows import Rows, open_rows
+from truncation_guard.profiling.dataset.row_reader import Rows, open_rows
 
 TEXTS = [f"t{i}" for i in range(7)]
 CHAT = [user("q"), assistant("a")]

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from truncation_guard.batch.rows import Cause, Column, GenerationRules, Outcome
+from truncation_guard.batch.completion_row import Cause, Column, GenerationRules, Outcome
 
 
 def rollout_notes(rows: NDArray[np.int64], rules: GenerationRules) -> list[str]:

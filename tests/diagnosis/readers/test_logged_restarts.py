@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from truncation_guard.diagnosis.readers.restarts import drop_what_was_done_again
+from truncation_guard.diagnosis.readers.logged_restarts import drop_what_was_done_again
 
 
 @pytest.mark.parametrize(

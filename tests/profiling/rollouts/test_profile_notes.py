@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from truncation_guard.batch.rows import NOT_SEARCHED, Cause, Column, GenerationRules, Outcome
-from truncation_guard.profiling.rollouts.notes import rollout_notes
+from truncation_guard.batch.completion_row import (
+    NOT_SEARCHED,
+    Cause,
+    Column,
+    GenerationRules,
+    Outcome,
+)
+from truncation_guard.profiling.rollouts.profile_notes import rollout_notes
 
 RULES = GenerationRules(
     stop_token_ids=frozenset({1}),

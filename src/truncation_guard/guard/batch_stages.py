@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncation_guard.batch.completion_row import Column, GenerationRules
 from truncation_guard.batch.counts import BatchCounts, HostRewards, count_batch
-from truncation_guard.batch.host import to_host
+from truncation_guard.batch.host_transfer import to_host
 from truncation_guard.batch.modes import (
     advantage_weights,
     exclude_from_loss,
@@ -22,7 +23,6 @@ from truncation_guard.batch.modes import (
     rows_to_guard,
 )
 from truncation_guard.batch.outcomes import describe_completions
-from truncation_guard.batch.rows import Column, GenerationRules
 from truncation_guard.options import GuardOptions
 from truncation_guard.trainer import settings
 
