@@ -155,7 +155,8 @@ def count_batch(
     uniform = None
     with np.errstate(all="ignore"):  # a reward may be infinite
         if rewards is not None:
-            kinds = (np.ones_like(truncated), outcome == Outcome.TERMINATED, truncated)
+            scored = ~np.isnan(rewards.total)
+            kinds = (scored, scored & (outcome == Outcome.TERMINATED), scored & truncated)
             means = [_mean(rewards.total[kind]) for kind in kinds]
             if rewards.baselined is not None:
                 uniform = uniform_groups(rewards.baselined, num_generations)
@@ -208,9 +209,7 @@ def length_histogram(columns: _Integers, limit: int | None) -> LengthHistogram:
 
 
 def _mean(rewards: _Floats) -> float | None:
-    """Over the scored completions; None without any."""
-    scored = rewards[~np.isnan(rewards)]
-    return known(scored.sum(dtype=np.float64) / scored.size) if scored.size else None
+    return known(rewards.sum(dtype=np.float64) / rewards.size) if rewards.size else None
 
 
 def _least_known(column: _Integers) -> int | None:

@@ -97,8 +97,9 @@ def uniform_groups(rewards: NDArray[np.float32], num_generations: int) -> NDArra
         num_generations: completions per group.
     """
     grouped = rewards.reshape(-1, num_generations, rewards.shape[1])
-    lowest = np.nan_to_num(grouped, nan=np.inf, posinf=np.inf).min(axis=1)
-    highest = np.nan_to_num(grouped, nan=-np.inf, neginf=-np.inf).max(axis=1)
+    unscorable = np.isnan(grouped)
+    lowest = np.where(unscorable, np.inf, grouped).min(axis=1)
+    highest = np.where(unscorable, -np.inf, grouped).max(axis=1)
     return np.asarray((lowest >= highest).all(axis=1))
 
 

@@ -17,9 +17,8 @@ def to_host(**tensors: Tensor) -> dict[str, NDArray[np.float32]]:
         An array of each tensor's shape under its name, float32.
     """
     flat = torch.cat([tensor.flatten().float() for tensor in tensors.values()]).cpu().numpy()
-    ends = np.cumsum([tensor.numel() for tensor in tensors.values()])
-    parts = np.split(flat, ends[:-1])
-    return {
-        name: part.reshape(tensor.shape)
-        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
-    }
+    arrays, start = {}, 0
+    for name, tensor in tensors.items():
+        arrays[name] = flat[start : start + tensor.numel()].reshape(tensor.shape)
+        start += tensor.numel()
+    return arrays

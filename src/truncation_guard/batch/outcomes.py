@@ -224,7 +224,9 @@ def _unknown_end_of_turns(
     suspects = np.flatnonzero(outcomes != Outcome.TERMINATED).tolist()
     found = [NOT_SEARCHED] * len(completion_ids)
     for index in suspects[:: max(-(len(suspects) // -_SEARCHED_ROWS), 1)]:
-        ids, mask = completion_ids[index][: own[index]], masks[index]
+        ids, mask = completion_ids[index], masks[index]
+        if own[index] < len(ids):
+            ids = ids[: own[index]]
         if mask is not None:
             ids = np.asarray(ids)[np.asarray(mask, dtype=bool)[: len(ids)]].tolist()
         found[index] = next((token for token in rules.end_of_turn if token in ids), NOT_FOUND)

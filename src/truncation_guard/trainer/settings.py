@@ -47,9 +47,8 @@ def total_rewards(trainer: Any, rewards: NDArray[np.float32]) -> NDArray[np.floa
     Returns:
         Shape (rows,), NaN where all functions abstain.
     """
-    # TRL keeps the weights on the CPU.
     abstains = np.isnan(rewards)
-    weighted = np.where(abstains, np.float32(0), rewards * trainer.reward_weights.numpy())
+    weighted = np.where(abstains, np.float32(0), rewards * trainer.reward_weights.cpu().numpy())
     return np.where(abstains.all(axis=1), np.float32(np.nan), weighted.sum(axis=1))
 
 
