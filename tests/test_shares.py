@@ -21,3 +21,17 @@ def test_a_share_has_four_digits_and_only_all_of_them_are_100_percent(
     share: float, text: str
 ) -> None:
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0%"),
+        (0.123456, "12.3%"),
+        (1.0, "100%"),
+        (0.99999, "more than 99.9%"),
+        (0.0001, "0.01%"),
+    ],
+)
+def test_a_share_may_have_three_digits(share: float, text: str) -> None:
+    assert percent(share, 3) == text

@@ -12,7 +12,7 @@ from support.log_entries import FLAT, LIMIT, RISES, answer, entries, found, trac
 from truncation_guard import LengthSample
 from truncation_guard.diagnosis.measurements import measure
 from truncation_guard.diagnosis.run import LogEntry, RunTrace
-from truncation_guard.diagnosis.wording.phrases import share_text
+from truncation_guard.shares import percent
 
 
 def test_the_checklist_is_answered_in_its_order() -> None:
@@ -391,7 +391,7 @@ def test_groups_without_signal(share: float, severity: str) -> None:
     run = trace(entries([0.0] * 10, silent_groups=share, reward=FLAT))
     assert answer(run, "no-signal") == (
         severity,
-        f"{share_text(share)} of the groups taught nothing at the end: all their advantages are 0",
+        f"{percent(share, 3)} of the groups taught nothing at the end: all their advantages are 0",
         "end truncation first, where there is some; then make the problems easier or harder, or "
         "raise num_generations"
         if severity == "warning"

@@ -13,9 +13,9 @@ from truncation_guard.diagnosis.measurements import MUCH, NOTABLE, Course, Measu
 from truncation_guard.diagnosis.run import RunTrace
 from truncation_guard.diagnosis.wording.phrases import (
     TOKENS_OF_AN_ENVIRONMENT,
-    share_text,
     unit_text,
 )
+from truncation_guard.shares import percent
 
 Answer = Literal["is", "is not", "may be"]
 
@@ -44,7 +44,7 @@ def judge(trace: RunTrace, measures: Measures, findings: Sequence[Finding]) -> R
         least = "" if below == measures.unfinished else "at least "
         return RunVerdict(
             "is not",
-            f"{least}{share_text(below)} of the completions ended without a known stop token, but "
+            f"{least}{percent(below, 3)} of the completions ended without a known stop token, but "
             f"below the limit: no matter of length, unless {TOKENS_OF_AN_ENVIRONMENT}",
         )
     if cut.last <= NOTABLE:
@@ -62,7 +62,7 @@ def _without_shares(trace: RunTrace, measures: Measures) -> RunVerdict:
         )
     if share is None:
         return RunVerdict("may be", "what there is does not tell whether completions were cut off")
-    what = f"{share_text(share)} of the answers were cut off in its last evaluation"
+    what = f"{percent(share, 3)} of the answers were cut off in its last evaluation"
     if share <= NOTABLE:
         return RunVerdict("is not", f"{what}, and there is nothing about its training")
     return RunVerdict("may be", f"{what}, but there is nothing about its training")
@@ -75,10 +75,10 @@ def _hardly(trace: RunTrace, measures: Measures, cut: Course) -> RunVerdict:
         until = "" if above is None else f", and hardly any after {unit} {above:g}"
         return RunVerdict(
             "is not",
-            f"{share_text(max(cut.first, cut.overall))} of the completions were cut off for a "
-            f"time, but {share_text(cut.last)} at the end{until}",
+            f"{percent(max(cut.first, cut.overall), 3)} of the completions were cut off for a "
+            f"time, but {percent(cut.last, 3)} at the end{until}",
         )
-    reason = f"only {share_text(cut.overall)} of the completions were cut off"
+    reason = f"only {percent(cut.overall, 3)} of the completions were cut off"
     if cut.highest == 0:
         reason = "no completion was cut off"
     may_learn = measures.learns or measures.top == "unknown"
@@ -94,7 +94,7 @@ def _cut(
     if "cut-elsewhere" in found:
         at = " by the context window or in the tool loop"
     bound = "at most " if measures.bounded and cut.last < 1 else ""
-    reason = f"{bound}{share_text(cut.last)} of the completions were cut off{at} at the end"
+    reason = f"{bound}{percent(cut.last, 3)} of the completions were cut off{at} at the end"
     harm = _harm(measures)
     answer: Answer = "may be"
     if cut.last < 0.5 and measures.silent is not None and measures.silent.last >= _MOST:
@@ -130,7 +130,7 @@ def _harm(measures: Measures) -> str:
     if measures.uniform is not None and measures.uniform >= 0.5:
         return "most of the time all rewards are equal"
     if measures.silent is not None and measures.silent.last >= 0.5:
-        return f"{share_text(measures.silent.last)} of the groups teach nothing"
+        return f"{percent(measures.silent.last, 3)} of the groups teach nothing"
     if measures.reward_change in ("flat", "falls"):
         return "the reward does not rise"
     return ""

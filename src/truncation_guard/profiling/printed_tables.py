@@ -64,16 +64,9 @@ def _limits(costs: Sequence[LimitCost], relative_to: int | None) -> "Table":
     for row in costs:
         figures = [(row.mean_tokens, "{:.0f}"), (row.cost, "{:.2f}")]
         cells = ["unknown" if n is None else form.format(n) for n, form in figures]
-        cells.insert(0, _covered(row.covered))
+        cells.insert(0, "unknown" if row.covered is None else percent(row.covered, 3))
         table.add_row(str(row.limit), *cells[: len(headings) - 1])
     return table
-
-
-def _covered(share: float | None) -> str:
-    if share is None:
-        return "unknown"
-    text = f"{share:.1%}"
-    return "> 99.9%" if text == "100.0%" and share < 1 else text
 
 
 def _conclusion(recommendation: LimitRecommendation) -> str:

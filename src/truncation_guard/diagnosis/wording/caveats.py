@@ -5,9 +5,9 @@ from truncation_guard.diagnosis.wording.phrases import (
     ADD_A_GUARD,
     TOKENS_OF_AN_ENVIRONMENT,
     Wording,
-    share_text,
     unit_text,
 )
+from truncation_guard.shares import percent
 
 
 def _stop_tokens(severity: Severity, evidence: Evidence) -> tuple[str, str]:
@@ -21,7 +21,7 @@ def _stop_tokens(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 def _two_lengths(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     return (
-        f"{share_text(evidence['share'])} of the completions ran into {evidence['limit']} tokens "
+        f"{percent(evidence['share'], 3)} of the completions ran into {evidence['limit']} tokens "
         f"while the others ended after {evidence['ended_length']:.3g} on average: stop tokens do "
         "fire, and the rest either need far more or never end",
         "before raising the limit look at some that were cut: do they repeat themselves, go on "
@@ -31,8 +31,8 @@ def _two_lengths(severity: Severity, evidence: Evidence) -> tuple[str, str]:
 
 def _cut_elsewhere(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     return (
-        f"{share_text(evidence['share'])} of the completions were cut by the context window or in "
-        f"the tool loop, out of {share_text(evidence['truncated'])} that were cut at all",
+        f"{percent(evidence['share'], 3)} of the completions were cut by the context window or in "
+        f"the tool loop, out of {percent(evidence['truncated'], 3)} that were cut at all",
         "shorten the prompts, use a longer window, or raise max_tool_calling_iterations; a longer "
         "max_completion_length does not help",
     )
@@ -47,8 +47,8 @@ def _rising(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     else:
         taken = f"{how}, by its truncated_weight, may have taken"
     return (
-        f"the truncated share rose from {share_text(evidence['lowest'])} to "
-        f"{share_text(evidence['last'])} while {taken} the pressure to finish away",
+        f"the truncated share rose from {percent(evidence['lowest'], 3)} to "
+        f"{percent(evidence['last'], 3)} while {taken} the pressure to finish away",
         "raise the limit, or use a TruncationGuardCallback with mode='penalize' or a "
         "truncated_weight above 0",
     )
@@ -62,7 +62,7 @@ def _short_unfinished(severity: Severity, evidence: Evidence) -> tuple[str, str]
             "compare with max_completion_length in the run's configuration: if that is higher, "
             "look for a stop token that tokenizer and generation config do not name",
         )
-    share = share_text(evidence["share"])
+    share = percent(evidence["share"], 3)
     unless = ""
     if evidence["guarded"]:
         fact = f"{share} of the completions ended below every limit without a stop token"

@@ -5,10 +5,10 @@ from truncation_guard.diagnosis.wording.phrases import (
     ADD_A_GUARD,
     TRL_DEFAULTS,
     Wording,
-    share_text,
     span_text,
     unit_text,
 )
+from truncation_guard.shares import percent
 
 _SOURCES = {
     "record": "the record",
@@ -46,7 +46,7 @@ def _pile_up(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     assumed = ", which is assumed to be the limit" if evidence["assumed"] else ""
     fact = (
         f"lengths pile up at {evidence['limit']} tokens{assumed}: {_bound(evidence)}"
-        f"{share_text(evidence['share'])} of the completions were cut there at the end"
+        f"{percent(evidence['share'], 3)} of the completions were cut there at the end"
     )
     if evidence["entries_at_limit"]:  # else the lengths leave something out
         fact += (
@@ -82,7 +82,7 @@ def _limit_needed(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         source = _SOURCES[evidence["source"]]
         fact = f"what limit would hold 95% of the completions cannot be known from {source}"
         return fact, f"measure it with {_PROFILE}"
-    held = share_text(evidence["held"])
+    held = percent(evidence["held"], 3)
     name = "the limit" if limit is None else f"the limit of {limit} tokens"
     least = "at least " if evidence["bounded"] and evidence["held"] < 1 else ""
     if severity == "fine":
@@ -104,14 +104,14 @@ def _truncated(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         by_length = "by their lengths " if evidence["by_length"] else ""
         return f"{by_length}no completion was cut off{span_text(evidence)}", ""
     fact = (
-        f"{_bound(evidence)}{share_text(evidence['share'])} of the completions were cut off"
+        f"{_bound(evidence)}{percent(evidence['share'], 3)} of the completions were cut off"
         f"{span_text(evidence)}"
     )
     if evidence["entries"] > 1:
         unit = unit_text(evidence["steps_known"])
         fact += (
-            f": {share_text(evidence['first'])} at first, {share_text(evidence['last'])} at the "
-            f"end, {share_text(evidence['highest'])} at most ({unit} {evidence['highest_at']:g})"
+            f": {percent(evidence['first'], 3)} at first, {percent(evidence['last'], 3)} at the "
+            f"end, {percent(evidence['highest'], 3)} at most ({unit} {evidence['highest_at']:g})"
         )
     return fact, "" if severity == "fine" else _RAISE
 
@@ -139,7 +139,7 @@ def _no_signal(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if "source" in evidence:
         return f"how many groups had no signal is not in {_SOURCES[evidence['source']]}", ""
     fact = (
-        f"{share_text(evidence['share'])} of the groups taught nothing at the end: all their "
+        f"{percent(evidence['share'], 3)} of the groups taught nothing at the end: all their "
         "advantages are 0"
     )
     if severity == "fine":
@@ -172,7 +172,7 @@ def _reward(severity: Severity, evidence: Evidence) -> tuple[str, str]:
     if severity == "fine":
         return fact, ""
     if (evidence["uniform"] or 0) >= 0.5:
-        fact += f"; all rewards are equal in {share_text(evidence['uniform'])} of the entries"
+        fact += f"; all rewards are equal in {percent(evidence['uniform'], 3)} of the entries"
     return fact, "end truncation first, where there is some; then look at the reward functions"
 
 
@@ -236,12 +236,12 @@ def _evaluation(severity: Severity, evidence: Evidence) -> tuple[str, str]:
         ), ""
     unit, step = unit_text(evidence["steps_known"]), evidence["step"]
     at = "" if step is None else f" at {unit} {step:g}"
-    fact = f"{share_text(evidence['share'])} of the answers were cut off in the evaluation{at}"
+    fact = f"{percent(evidence['share'], 3)} of the answers were cut off in the evaluation{at}"
     if severity == "fine":
         return fact, ""
     training = evidence["training_share"]
     if training is not None:
-        fact += f" ({share_text(training)} in training at its end)"
+        fact += f" ({percent(training, 3)} in training at its end)"
     return fact, "eval_reward is that of cut answers: raise max_completion_length"
 
 

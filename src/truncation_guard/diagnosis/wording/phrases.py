@@ -14,14 +14,6 @@ TRL_DEFAULTS = {256: "before TRL 1.12", 512: "since TRL 1.12"}
 """TRL's default limits, and when each was the default."""
 
 
-def share_text(share: float) -> str:
-    """A share for a reader, never rounded to none or all."""
-    rounded = f"{100 * share:.3g}"
-    if rounded == "100" and share < 1:
-        return "nearly 100%"
-    return f"{rounded}%"
-
-
 def span_text(evidence: Evidence) -> str:
     """The steps that a finding covers."""
     first, last = evidence["first_step"], evidence["last_step"]
