@@ -73,6 +73,7 @@ def test_a_training_in_which_the_limit_alone_cuts_needs_no_scipy() -> None:
     assert loaded_by(report_on({256: 64}, {})) == {"numpy"}
 
 
+@pytest.mark.slow
 def test_the_test_above_would_see_scipy() -> None:
     assert loaded_by(report_on({50: 2, 256: 38}, {100: 24})) == {"numpy", "scipy"}
 

@@ -74,6 +74,7 @@ def test_shares_lengths_and_rewards_are_those_of_the_log(
     assert all(grey == "black" or 0 < float(grey) < 1 for grey in greys)
 
 
+@pytest.mark.slow
 def test_a_recorded_limit_is_drawn_as_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_recorded_limit_is_drawn_as_it_changed(
     assert bottom.get_xlabel() == "log entry (steps are not known)"
 
 
+@pytest.mark.slow
 def test_an_upper_bound_is_named_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = "{'completions/clipped_ratio': 0.4, 'completions/mean_length': 31, 'completions/max_length': 101}\n"  # noqa: E501
     path = trl_logs.write(tmp_path / "train.log", "max_completion_length: 101\n" + 3 * metrics)
@@ -103,6 +105,7 @@ def test_what_was_not_recorded_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(lines(bottom)["training"].get_ydata()) == [0.5, 0.6]
 
 
+@pytest.mark.slow
 def test_many_entries_are_averaged_to_what_a_picture_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

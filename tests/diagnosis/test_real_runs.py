@@ -70,6 +70,7 @@ def test_state_and_log_of_a_run_without_a_guard(
     assert steps == list(range(1, STEPS + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
 def test_the_record_of_a_guarded_run_is_exact(tmp_path: Path, algorithm: str) -> None:
     train(tmp_path, algorithm, True, logging_steps=2)
@@ -89,6 +90,7 @@ def test_the_record_of_a_guarded_run_is_exact(tmp_path: Path, algorithm: str) ->
     assert codes["truncated"] == "problem"
 
 
+@pytest.mark.slow
 def test_a_later_run_without_a_guard_in_the_folder_of_a_guarded_one(tmp_path: Path) -> None:
     train(tmp_path, "grpo", True, max_steps=3)
     assert diagnose(tmp_path).trace.source == "record"
@@ -99,6 +101,7 @@ def test_a_later_run_without_a_guard_in_the_folder_of_a_guarded_one(tmp_path: Pa
     assert trace.notes == [f"Passed over: {name} is of an earlier run."]
 
 
+@pytest.mark.slow
 def test_an_evaluation_after_a_guarded_run_does_not_hide_it(tmp_path: Path) -> None:
     train(tmp_path, "grpo", True, save_strategy="no")
     trainer = tiny.trainer(
@@ -115,6 +118,7 @@ def test_an_evaluation_after_a_guarded_run_does_not_hide_it(tmp_path: Path) -> N
     assert diagnosis.measures.cut.overall == 0.75
 
 
+@pytest.mark.slow
 def test_the_tables_of_a_run_alone_tell_its_rewards(tmp_path: Path) -> None:
     train(tmp_path, "grpo", False, log_completions=True, num_completions_to_print=0)
     diagnosis = diagnose(tmp_path / "completions")

@@ -223,6 +223,7 @@ def test_a_profile_in_between_would_show_if_it_were_not_put_back(tmp_path, monke
     assert {"log", "gradients", "weights", "torch", "numpy", "python", "tokens"} <= set(changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["observe", "exclude"])
 def test_an_attached_guard_does_not_count_these_rollouts(mode, tmp_path):
     lines, metrics = [], []
@@ -282,6 +283,7 @@ class TestWhatIsMeasured:
         assert 0 < made.sample.truncated < len(made.sample) == 20
         assert get_limit(trainer) == made.limit == 8
 
+    @pytest.mark.slow
     def test_the_same_seed_gives_the_same_profile_and_another_one_another(self, tmp_path):
         trainer = tiny.trainer(tiny.config(tmp_path), Sampled())
         first, again, other = (profile(trainer, seed=seed) for seed in (4, 4, 5))

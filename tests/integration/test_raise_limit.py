@@ -192,6 +192,7 @@ def test_evaluation_does_not_count(tmp_path: Path) -> None:
     assert any(not training for training, _ in calls)
 
 
+@pytest.mark.slow
 def test_the_raised_limit_survives_a_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -428,6 +429,7 @@ def test_the_record_of_a_resume_begins_at_the_raised_limit(tmp_path: Path) -> No
     assert read_record(tmp_path / FILE_NAME)[-1].start["limit"] == 32
 
 
+@pytest.mark.slow
 def test_a_checkpoints_limit_leaves_room_for_the_prompts_of_the_new_data(tmp_path: Path) -> None:
     settings = {"max_completion_length": 16, "max_steps": 20, "learning_rate": 1e-4}
     saving = settings | {"save_strategy": "steps", "save_steps": 20}
@@ -450,6 +452,7 @@ def test_a_raise_lowers_nothing(tmp_path: Path) -> None:
     assert made.max_completion_length == made.args.max_completion_length == 300
 
 
+@pytest.mark.slow
 def test_a_reward_that_cannot_be_looked_into_does_not_stand_in_the_way(tmp_path: Path) -> None:
     def outer() -> Any:
         def reward(completion_ids: Any, **kwargs: Any) -> list[float]:

@@ -134,6 +134,7 @@ def test_there_is_no_range_where_a_family_does_not_fit(
     assert lengths.recommend(0.95).basis == "not identified"
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_million_has_the_range_of_its_thousands() -> None:
     lengths = drawn(LOG_NORMAL, 4000)
     ended, cut = cut_at(lengths, 250).histograms
@@ -220,6 +221,7 @@ def test_that_they_do_not_end_takes_a_limit_and_enough_that_passed_it(
     assert sample.plateau.is_the_end == is_said
 
 
+@pytest.mark.slow
 def test_a_capped_limit_between_the_fits_may_hold_fewer() -> None:
     lengths = cut_at(drawn(LOG_NORMAL, 400), 250)
     low, high = lengths.quantile_range(0.95) or (0, 0)

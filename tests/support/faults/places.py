@@ -135,7 +135,6 @@ SOME = {
     "no guard",
     "no fault",
     *(one_fault(name, (1,)) for name in STAGES),
-    one_fault("generated", (0, 1)),
     "exclude: rewarded on 1",
     "generated in the first batch",
     two_faults("generated", "", "counted"),
