@@ -47,7 +47,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
         window: completions that the share is taken over, at least 64.
         cooldown: optimizer steps between two WARN lines of one code, unless it got worse by 10
             points; twice as many after each repetition.
-        coverage: share of completions that the advised limit is to hold, in (0, 1].
+        coverage: share of completions the recommended limit should cover, in (0, 1].
         histogram_every: optimizer steps between two length histograms in the log (INFO); None:
             only the one at the end of training.
         record: whether to write `<output_dir>/truncation_guard.jsonl`.
@@ -63,7 +63,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
     """
 
     restored_state: Any = None
-    """What the checkpoint held, where transformers rebuilt this object from it
+    """The checkpoint's state, where transformers rebuilt this object from it
     (`restore_callback_states_from_checkpoint=True`)."""
 
     def __init__(
@@ -106,7 +106,7 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
     @property
     @unswept  # for users
     def advised_limit(self) -> int | None:
-        """The `max_completion_length` to try, by the newest WARN line that named one."""
+        """The recommended limit in tokens, from the newest WARN line that named one."""
         return None if self._parts is None else self._parts.reporter.recommended_limit
 
     def attach(self, trainer: Any) -> None:
@@ -230,9 +230,8 @@ class TruncationGuardCallback(TrainerCallback, ExportableState, hooks.RolloutLis
                 lambda: checkpoint.plain_state(reporter), otherwise=saved
             )
         elif self.restored_state is None and ((trainer := hooks.find_trainer(self)) is not None):
-            # Nothing has attached this object yet. Either `train` starts, and transformers may
-            # replace it by one with the checkpoint's settings; or it was added in the middle of a
-            # training, which saves it now.
+            # Nothing has attached this object yet: `train` starts, and transformers may replace it
+            # by one with the checkpoint's settings, or a training it joined midway saves it now.
             hooks.remember_options(trainer, self._options)
             if hasattr(trainer, "state"):
                 checkpoint.be_savable(trainer, self, {})

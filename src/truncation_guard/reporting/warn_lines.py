@@ -6,7 +6,7 @@ The grammar of a WARN line, which tools may parse:
 
 `step` counts finished optimizer steps. The figures are of this generation batch unless their name
 begins with `window_`; `groups` counts groups with a truncated completion, `worst` is the most
-affected one. The words of fact and remedy are in `wording`.
+affected one. `facts_and_remedies` words fact and remedy.
 """
 
 from collections.abc import Mapping
