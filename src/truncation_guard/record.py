@@ -76,7 +76,7 @@ def batch_entry(counts: BatchCounts, mode: str, number: int) -> dict[str, Any]:
 
     Args:
         counts: the batch, over all processes.
-        mode: what was really done about truncated completions.
+        mode: the mode in effect.
         number: of the batch within its step, from 0.
     """
     groups = counts.groups

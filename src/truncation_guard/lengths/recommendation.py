@@ -33,7 +33,7 @@ class LimitRecommendation:
     """Where it ends: itself if observed, the higher of two fits, which are no bounds, if
     extrapolated, else None."""
     coverage: float
-    """Share of completions that the limit is to hold."""
+    """Share of completions the limit should cover."""
     reason: str
     """Why, in words."""
 
@@ -43,7 +43,7 @@ class LimitAdvice:
     """What to do about a limit, from the lengths seen under it."""
 
     coverage: float
-    """Share of completions that the limit is to hold."""
+    """Share of completions the limit should cover."""
     quantile: int | None
     """The length in tokens that `coverage` of the completions do not exceed; None where it is not
     identified."""

@@ -146,7 +146,7 @@ class LengthProfile:
 
         Args:
             path: where the file goes.
-            coverage: share of completions that the recommended limit is to hold, in (0, 1].
+            coverage: share of completions the recommended limit should cover, in (0, 1].
             multiple_of: the recommended limit is rounded up to a multiple of this.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Fact and remedy of each WARN line: what was counted, and what to do about it."""
+"""Fact and remedy of each WARN line."""
 
 from collections.abc import Callable
 

@@ -31,7 +31,7 @@ class LimitDecision:
     after: int | None
     """The limit to be set; None where it stays, because length is not the cause."""
     reason: Reason
-    """`"observed"`: `after` holds the coverage by what was seen. `"doubled"`: that is not
+    """`"observed"`: `after` covers the share asked for, as observed. `"doubled"`: that is not
     identified. `"no-room"`: nothing above `before` is allowed. `"no-effect"`: the last raise left
     the truncated share where it was."""
     earlier: LengthHistogram
@@ -58,7 +58,7 @@ class LimitRaiser:
         ceiling: the limit in tokens that is never passed.
         warn_above: truncated share above which a window counts as bad.
         window: completions of a window.
-        coverage: share of completions that the limit is to hold.
+        coverage: share of completions the recommended limit should cover.
     """
 
     def __init__(self, *, ceiling: int, warn_above: float, window: int, coverage: float) -> None:
@@ -90,7 +90,7 @@ class LimitRaiser:
         self._longest_prompt = max(self._longest_prompt, batch.longest_prompt)
         if not batch.training:
             return None
-        if batch.limit != self._limit:  # what was seen under another limit says nothing of this one
+        if batch.limit != self._limit:  # lengths under another limit say nothing of this one
             self._window, self._bad_window, self._limit = LengthHistogram(), None, batch.limit
             if (batch.limit or 0) < (self._raised_from or self.raised_to or 0):
                 # Somebody has lowered it: what the last raise did says nothing any more.

@@ -81,7 +81,7 @@ class TruncationMonitor:
         warn_above: truncated share above which it is; None: nothing is.
         window: completions that the share is taken over.
         cooldown: optimizer steps between two findings of one code; doubles each time.
-        coverage: share of completions that the recommended limit is to hold.
+        coverage: share of completions the recommended limit should cover.
         nothing_pushes_back: whether the mode takes the pressure to finish away.
     """
 

@@ -93,7 +93,7 @@ class _Items:
 
 
 def open_rows(dataset: Any, split: str | None) -> Rows:
-    """Find out what was passed.
+    """The rows of any supported data set.
 
     Raises:
         TypeError: for what is no data set, and for a list of different things.
