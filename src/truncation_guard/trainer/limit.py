@@ -143,8 +143,8 @@ def raise_limit(trainer: Any, limit: int) -> None:
             mapping[key] = limit
 
 
-@outside_barrier
 @contextmanager
+@outside_barrier
 def tool_budget(trainer: Any) -> Iterator[None]:
     """Let TRL's tool loop use a raised limit while the loss's divisor stays.
 
