@@ -17,7 +17,6 @@ import torch
 from datasets import Dataset, IterableDataset
 from support import chats, tiny
 from transformers import TrainerCallback
-from trl.rewards import get_soft_overlong_punishment
 
 from truncation_guard.preflight.config_checks import check_setup
 from truncation_guard.trainer.hooks import find_trainer
@@ -71,7 +70,7 @@ def wrong_set_up(tmp_path, algorithm, callback, dataset):
             mask_truncated_completions=True,
         ),
         [
-            get_soft_overlong_punishment(20, 2),
+            tiny.SoftPunishment(20, 2),
             lambda completion_ids, **kwargs: [sum(ids) % 7 / 4 for ids in completion_ids],
         ],
         [callback],

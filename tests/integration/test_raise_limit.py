@@ -474,10 +474,8 @@ def test_a_reward_that_cannot_be_looked_into_does_not_stand_in_the_way(tmp_path:
 def test_a_punishment_that_no_longer_fits_is_said_after_the_raise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from trl.rewards import get_soft_overlong_punishment
-
     args = tiny.config(tmp_path, max_completion_length=16, max_steps=24, learning_rate=1e-4)
-    made = tiny.trainer(args, get_soft_overlong_punishment(16, 8), [guard(48)])
+    made = tiny.trainer(args, tiny.SoftPunishment(16, 8), [guard(48)])
     write(made, [needs(40)])
     made.train()
     (line,) = lines(caplog, "config")

@@ -147,6 +147,21 @@ def can(made: Any, rollouts: Sequence[Sequence[int]]) -> None:
     made._generate_single_turn = generate
 
 
+class SoftPunishment:
+    """Like TRL 1.16's soft overlong punishment: an object with its two numbers as attributes."""
+
+    __name__ = "soft_punishment"
+
+    def __init__(self, max_completion_len: int, soft_punish_cache: int) -> None:
+        self.max_completion_len = max_completion_len
+        self.soft_punish_cache = soft_punish_cache
+
+    def __call__(self, completion_ids: Any, **kwargs: Any) -> list[float]:
+        begins = self.max_completion_len - self.soft_punish_cache
+        over = [(begins - len(ids)) / self.soft_punish_cache for ids in completion_ids]
+        return [min(0.0, max(-1.0, reward)) for reward in over]
+
+
 def scripted(values: Sequence[float | None]) -> Callable[..., list[float | None]]:
     """A reward function that gives these values in turn."""
     numbers: Iterator[float | None] = itertools.cycle(values)
