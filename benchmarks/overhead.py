@@ -80,9 +80,11 @@ def measure(completions: int, tokens: int, mode: Any, repeats: int) -> tuple[flo
 
 @contextmanager
 def timed_stages() -> Iterator[list[float]]:
-    """Collect the seconds that the trainer spends in the guard's four stages."""
+    """Collect the seconds that the trainer spends in the guard: its stages, and the counts."""
     seconds: list[float] = []
-    originals = {name: getattr(FaultBarrier, name) for name in STAGES}
+    methods = [(FaultBarrier, name) for name in STAGES]
+    methods.append((TruncationGuardCallback, "batch_counted"))
+    originals = [(owner, name, getattr(owner, name)) for owner, name in methods]
 
     def timed(original: Any) -> Any:
         def stage(*args: Any, **kwargs: Any) -> Any:
@@ -95,12 +97,12 @@ def timed_stages() -> Iterator[list[float]]:
         return stage
 
     try:
-        for name, original in originals.items():
-            setattr(FaultBarrier, name, timed(original))
+        for owner, name, original in originals:
+            setattr(owner, name, timed(original))
         yield seconds
     finally:
-        for name, original in originals.items():
-            setattr(FaultBarrier, name, original)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
 
 
 def build_trainer(folder: str, completions: int, tokens: int, mode: Any) -> GRPOTrainer:
