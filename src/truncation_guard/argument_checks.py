@@ -61,9 +61,8 @@ def whole_numbers(lengths: Iterable[int]) -> NDArray[np.int64]:
             "`lengths` is empty. Pass the length in tokens of at least one completion."
         )
     if values.dtype.kind not in "iuf":
-        wrong_value = next(
-            (value for value in values.tolist() if not is_number(value)), values.dtype
-        )
+        wrong_values = (n for n in values.tolist() if not is_number(n) or abs(n) > _LONGEST)
+        wrong_value = next(wrong_values, values.dtype)
         raise TypeError(
             f"`lengths` must be whole numbers, got {wrong_value!r}. Pass lengths in tokens: "
             "len(tokenizer(text)['input_ids']) + 1."

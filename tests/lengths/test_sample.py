@@ -237,6 +237,13 @@ def test_a_sample_shows_its_size_and_its_span() -> None:
             "by itself.",
         ),
         (
+            [10**20],
+            None,
+            TypeError,
+            "`lengths` must be whole numbers, got 100000000000000000000. Pass lengths in tokens: "
+            "len(tokenizer(text)['input_ids']) + 1.",
+        ),
+        (
             np.array([8, 9], dtype=object),
             None,
             TypeError,
